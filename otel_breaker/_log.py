@@ -1,0 +1,29 @@
+"""The package's logger, and a way to say a thing only once. Standard library only."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable
+from typing import Final
+
+logger: Final = logging.getLogger("otel_breaker")
+
+_LIMIT: Final = 512
+_said: set[Hashable] = set()
+
+
+def once(key: Hashable, message: str, *args: object) -> None:
+    """Log ``message % args`` as a warning the first time ``key`` is seen in this process.
+
+    The set of keys is bounded: beyond it new keys stay silent, so that an ever-changing key cannot flood a log or grow
+    without end.
+    """
+    if key in _said or len(_said) >= _LIMIT:
+        return
+    _said.add(key)
+    logger.warning(message, *args)
+
+
+def forget() -> None:
+    """Let every message be said again (tests)."""
+    _said.clear()
