@@ -1,0 +1,69 @@
+"""The one table of everything we patch. A library is a few rows here and one small module with its wrappers.
+
+The attributes are ones that the official OpenTelemetry instrumentors leave alone, so that neither the order of the two
+nor their ``uninstrument()`` moves us (docs/libraries.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One attribute to wrap.
+
+    Attributes:
+        library: the name in ``instrumentations`` and in ``doctor``.
+        module: the module whose import is waited for.
+        attribute: path inside the module, ``Class.method``; or ``other.module:Class.method``, which that import brings.
+        wrapper: ``module:function`` of ours, a wrapt wrapper ``(wrapped, instance, args, kwargs)``.
+        distribution: whose version is checked.
+        versions: the first version that is supported, and the first that is not.
+        optional: a private attribute: where it is missing, only retries and redirects inside a call go unwatched.
+    """
+
+    library: str
+    module: str
+    attribute: str
+    wrapper: str
+    distribution: str
+    versions: tuple[str, str]
+    optional: bool = False
+
+
+def _rows(library: str, versions: tuple[str, str], *rows: tuple[str, str, str, bool]) -> tuple[Target, ...]:
+    """The rows of one library: module, attribute, our function, optional."""
+    ours = f"otel_breaker.instrumentations.{library}"
+    return tuple(
+        Target(library, module, attribute, f"{ours}:{function}", library, versions, optional)
+        for module, attribute, function, optional in rows
+    )
+
+
+def _httpx(library: str, versions: tuple[str, str]) -> tuple[Target, ...]:
+    """The rows of httpx and of httpx2, which have the same two layers, each sync and async."""
+    return _rows(
+        library,
+        versions,
+        (library, "Client.send", "client_send", False),
+        (library, "AsyncClient.send", "async_client_send", False),
+        (library, "Client._send_single_request", "client_hop", True),
+        (library, "AsyncClient._send_single_request", "async_client_hop", True),
+    )
+
+
+TARGETS: Final[tuple[Target, ...]] = (
+    *_rows(
+        "requests",
+        ("2.20", "3"),
+        ("requests.sessions", "Session.request", "session_request", False),
+        ("requests.adapters", "HTTPAdapter.send", "adapter_send", False),
+        # urllib3 is only watched below requests: where nobody imports requests, it is left alone.
+        ("requests.adapters", "urllib3.connectionpool:HTTPConnectionPool._make_request", "urllib3_try", True),
+        ("requests.adapters", "urllib3.util.retry:Retry.sleep", "urllib3_sleep", True),
+    ),
+    *_httpx("httpx", ("0.23", "1")),
+    *_httpx("httpx2", ("2.0", "3")),
+)
