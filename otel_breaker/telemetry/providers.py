@@ -1,0 +1,236 @@
+"""Providers of our own, for programs that set none although their environment names a place to export to.
+
+Never global: when the program sets its own later, ours is flushed and dropped. One daemon thread asks for the metrics
+and does all waiting, so that neither a call nor the end of the process depends on a collector that is down.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import signal
+import threading
+import time
+from types import FrameType
+from typing import Any, Final
+
+from opentelemetry import context as otel_context
+from opentelemetry import metrics as metrics_api
+from opentelemetry import trace
+from opentelemetry._logs import Logger, get_logger_provider
+from opentelemetry.trace import ProxyTracerProvider, Tracer
+
+from otel_breaker import _log
+from otel_breaker._version import __version__
+
+from . import exporters, metrics, names
+from .exporters import Signal
+
+EXIT_SECONDS: Final = 2.0
+"""How long the end of the process waits for our last export, all signals together."""
+
+_CHECK_SECONDS: Final = 5.0
+"""How often the thread looks whether the program has set providers of its own."""
+
+_SUPPRESS: Final[str] = getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", "suppress_instrumentation")
+
+_Done = queue.SimpleQueue[bool]
+
+
+class _State:
+    """Our providers in this process, and the tracer and logger last handed out."""
+
+    __slots__ = ("interval", "logger", "mine", "requests", "started", "thread", "tracer", "watching")
+
+    def __init__(self) -> None:
+        self.started = False
+        self.mine: dict[Signal, Any] = {}
+        self.interval = exporters.INTERVAL
+        # A SimpleQueue may be put into from a signal handler that interrupted another put.
+        self.requests: queue.SimpleQueue[_Done] = queue.SimpleQueue()
+        self.thread: threading.Thread | None = None
+        self.tracer: tuple[Any, Tracer] | None = None
+        self.logger: tuple[Any, Logger] | None = None
+        self.watching = False
+
+
+_state = _State()
+_forked = False
+
+
+def start() -> None:
+    """Build what the environment asks for and the program has not set up. Sending is left to threads."""
+    state = _state
+    if state.started:
+        return
+    state.started = True
+    missing: list[Signal] = [one for one in exporters.SIGNALS if exporters.wanted(one) and not _is_set(one)]
+    if not missing:
+        return
+    state.mine = exporters.build(missing, _forked)
+    if not state.mine:
+        return
+    if "metrics" in state.mine:
+        metrics.register(state.mine["metrics"])
+    state.interval = exporters.interval()
+    state.thread = threading.Thread(target=_run, args=(state,), name="otel-breaker-export", daemon=True)
+    state.thread.start()
+    atexit.register(_at_exit)
+    _watch_sigterm(state)
+
+
+def _is_set(signal_name: Signal) -> bool:
+    return not _is_proxy(_global(signal_name))
+
+
+def _global(signal_name: Signal) -> Any:
+    if signal_name == "traces":
+        return trace.get_tracer_provider()
+    return metrics_api.get_meter_provider() if signal_name == "metrics" else get_logger_provider()
+
+
+def _is_proxy(provider: Any) -> bool:
+    return type(provider).__name__.lstrip("_") in ("ProxyTracerProvider", "ProxyMeterProvider", "ProxyLoggerProvider")
+
+
+# --- what events are written with -------------------------------------------------------------------------------------
+
+
+def tracer() -> Tracer | None:
+    """The program's tracer, else ours, else ``None``. Cheap, and right also when the program sets its provider late."""
+    state = _state
+    provider: Any = trace.get_tracer_provider()
+    if type(provider) is ProxyTracerProvider:
+        provider = state.mine.get("traces")
+        if provider is None:
+            return None
+    known = state.tracer
+    if known is None or known[0] is not provider:
+        known = state.tracer = (provider, provider.get_tracer(names.SCOPE, __version__))
+    return known[1]
+
+
+def logger() -> Logger | None:
+    """The program's logger of events, else ours, else ``None``."""
+    state = _state
+    provider: Any = get_logger_provider()
+    if _is_proxy(provider):
+        provider = state.mine.get("logs")
+        if provider is None:
+            return None
+    known = state.logger
+    if known is None or known[0] is not provider:
+        known = state.logger = (provider, provider.get_logger(names.SCOPE, __version__))
+    return known[1]
+
+
+# --- sending ----------------------------------------------------------------------------------------------------------
+
+
+def _run(state: _State) -> None:
+    """The thread: metrics at their interval, everything on request, and an end once nothing of ours is left."""
+    otel_context.attach(otel_context.set_value(_SUPPRESS, True))
+    due = time.monotonic() + state.interval
+    while state.mine:
+        try:
+            done = state.requests.get(timeout=max(0.0, min(_CHECK_SECONDS, due - time.monotonic())))
+        except queue.Empty:
+            done = None
+        _drop_superseded(state)
+        if done is not None:
+            _export(*state.mine.values())
+            done.put(True)
+        elif time.monotonic() >= due:
+            due = time.monotonic() + state.interval
+            if "metrics" in state.mine:
+                _export(state.mine["metrics"])
+
+
+def _drop_superseded(state: _State) -> None:
+    for one in [one for one in state.mine if _is_set(one)]:
+        provider = state.mine.pop(one)
+        metrics.unregister(provider)
+        _export(provider)
+        try:
+            provider.shutdown()
+        except Exception as error:  # noqa: BLE001 - it is gone either way
+            _log.fault(("shutdown", one), f"our own provider of {one} did not shut down cleanly", error)
+
+
+def _export(*providers: Any) -> None:
+    for provider in providers:
+        try:
+            provider.force_flush()
+        except Exception as error:  # noqa: BLE001 - the exporter says what is wrong; the next turn tries again
+            _log.logger.debug("export failed", exc_info=error)
+
+
+def flush(timeout: float = 10.0) -> bool:
+    """Export all that is waiting, through our providers and the program's, within ``timeout`` seconds.
+
+    Returns:
+        Whether everything was handed to the exporters in time.
+    """
+    until = time.monotonic() + timeout
+    complete = True
+    for one in exporters.SIGNALS:
+        force_flush = getattr(_global(one), "force_flush", None)
+        if force_flush is not None:
+            try:
+                complete &= force_flush(max(1, int((until - time.monotonic()) * 1000))) is not False
+            except Exception as error:  # noqa: BLE001 - a provider of the program's
+                _log.logger.debug("flush failed", exc_info=error)
+                complete = False
+    return _flush_mine(max(0.0, until - time.monotonic())) and complete
+
+
+def _flush_mine(timeout: float) -> bool:
+    state = _state
+    if not state.mine or state.thread is None or not state.thread.is_alive():
+        return True
+    done: _Done = queue.SimpleQueue()
+    state.requests.put(done)
+    try:
+        return done.get(timeout=timeout)
+    except queue.Empty:
+        return False
+
+
+# --- the end of the process -------------------------------------------------------------------------------------------
+
+
+def _at_exit() -> None:
+    _flush_mine(EXIT_SECONDS)
+
+
+def _watch_sigterm(state: _State) -> None:
+    """Flush on SIGTERM too, where the program left it to end the process at once. Only the main thread may ask."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _on_sigterm)
+        state.watching = True
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    _flush_mine(EXIT_SECONDS)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    signal.signal(number, _on_sigterm)  # still here: process 1 of a container, which the default action spares
+
+
+# --- fork -------------------------------------------------------------------------------------------------------------
+
+
+def _after_fork_in_child() -> None:
+    """Leave the parent's providers alone; the child builds its own at its next guarded call."""
+    global _state, _forked
+    for provider in _state.mine.values():
+        metrics.unregister(provider)
+    _state = _State()
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
