@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from typing import Any, Final
 
 from pydantic import ValidationError
 
+from . import _log
 from . import _settings_sources as sources
 from ._settings_errors import keys, one_line
 from ._settings_model import Settings
 from .errors import SettingsError
 
-__all__ = ["KNOWN", "Settings", "SettingsError", "current", "forget", "load", "load_file", "report", "use"]
+__all__ = ["KNOWN", "OFF", "Settings", "SettingsError", "current", "forget", "load", "load_file", "report", "use"]
 
 _ONLY_IN_FILE: Final = frozenset({"version", "classes", "circuits"})
 
-_log = logging.getLogger("otel_breaker")
+OFF: Final = Settings(mode="off", enabled=False)
+"""What stands in for settings that are invalid."""
 
 KNOWN: Final = (*keys(Settings), "config")
 _BY_ENVIRONMENT: Final = tuple(key for key in KNOWN if key not in _ONLY_IN_FILE)
@@ -71,7 +74,7 @@ def current() -> Settings:
                 use(load())
             except SettingsError as error:
                 report(error)
-                use(Settings(mode="off", enabled=False))
+                use(OFF)
         assert _current is not None
         return _current
 
@@ -80,6 +83,7 @@ def use(settings: Settings) -> None:
     """Make these the settings of the process, for circuits that are made from now on."""
     global _current
     _current = settings
+    _log_to_stderr(settings.log_level)
 
 
 def forget() -> None:
@@ -87,15 +91,40 @@ def forget() -> None:
     global _current
     _current = None
     _reported.clear()
+    _log_to_stderr(None)
 
 
-def report(error: SettingsError) -> None:
+def report(error: SettingsError, consequence: str = "otel_breaker stays off") -> None:
     """Log that these settings are invalid: one ERROR line, once."""
     with _lock:
         if str(error) in _reported:
             return
         _reported.add(str(error))
-    _log.error("otel_breaker stays off: %s", error)
+    _log.logger.error("%s: %s", consequence, error)
+
+
+class _Stderr(logging.Handler):
+    """Writes to whatever `sys.stderr` is at that moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+        except Exception:  # noqa: BLE001 - logging's own rule: a log line never stops the program
+            self.handleError(record)
+
+
+_stderr: Final = _Stderr()
+_stderr.setFormatter(logging.Formatter("%(asctime)s %(levelname)s [%(name)s] %(message)s"))
+
+
+def _log_to_stderr(level: str | None) -> None:
+    """With a level, our lines show without any logging set up; without one, logging is the program's own matter."""
+    if level is not None:
+        _log.logger.setLevel(level.upper())
+        _log.logger.addHandler(_stderr)
+    elif _stderr in _log.logger.handlers:
+        _log.logger.removeHandler(_stderr)
+        _log.logger.setLevel(logging.NOTSET)
 
 
 def _renew_lock() -> None:

@@ -1,0 +1,119 @@
+"""Reached from `otel_breaker.pth` and `otel_breaker.start` when an interpreter starts.
+
+Everything here is cheap until `OTEL_BREAKER_ENABLED` is set: every Python of the machine passes through it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+VARIABLE: Final = "OTEL_BREAKER_ENABLED"
+
+_MODULES: Final = frozenset({"pip", "uv", "venv", "ensurepip", "virtualenv"})
+_SCRIPTS: Final = re.compile(
+    r"(?:(?:pip|uv|uvx|virtualenv)[0-9.]*|otel-breaker|__pip-runner__\.py|_in_process\.py)(?:\.exe)?"
+)
+_CODE: Final = re.compile(
+    r"multiprocessing\.resource_tracker|get_interpreter_info|\bensurepip\b|run_module\([\"']pip[\"']"
+)
+
+_done = False
+
+
+def init() -> None:
+    """Switch the breakers on if the environment says so. Never raises; does its work once.
+
+    Python before 3.15 runs `.pth` files twice in a virtual environment.
+    """
+    global _done
+    if _done or not os.environ.get(VARIABLE, "").strip():
+        return
+    _done = True
+    try:
+        _activate()
+    except ModuleNotFoundError as error:
+        # Our dependencies may lie in a folder that comes later on the path: try again when the path is complete.
+        _after_path(lambda: _quietly(_activate), error)
+    except Exception as error:  # noqa: BLE001 - a start-up file must never stop the interpreter
+        _complain(error)
+
+
+def bystander(argv: Sequence[str] | None = None) -> bool:
+    """Whether this process only installs packages, manages environments, tracks resources, or is our own CLI."""
+    kind, text = _program(sys.orig_argv if argv is None else argv)
+    if kind == "module":
+        top = text.partition(".")[0]
+        return top in _MODULES or text in ("otel_breaker", "otel_breaker.cli")
+    if kind == "code":
+        return _CODE.search(text) is not None
+    folder, name = os.path.split(text.rstrip("/\\"))
+    if name == "__main__.py":  # python site-packages/pip/__main__.py
+        return os.path.basename(folder) in _MODULES
+    return _SCRIPTS.fullmatch(name.lower()) is not None
+
+
+def _program(argv: Sequence[str]) -> tuple[str, str]:
+    """What the interpreter was told to run: ``script``, ``module`` or ``code``, and its text."""
+    rest = iter(argv[1:])
+    for argument in rest:
+        if not argument.startswith("-") or argument == "-":
+            return "script", argument
+        if argument.startswith("--"):
+            if argument == "--check-hash-based-pycs":
+                next(rest, None)
+            continue
+        for place, letter in enumerate(argument[1:], 2):
+            if letter in "cmWX":
+                value = argument[place:] or next(rest, "")
+                if letter in "cm":
+                    return ("code" if letter == "c" else "module"), value
+                break
+    return "script", ""
+
+
+def _activate() -> None:
+    if bystander():
+        return
+    from ._settings_values import flag
+
+    try:
+        if not flag(os.environ[VARIABLE]):
+            return
+    except ValueError:
+        pass  # activate() reports it, with every other setting
+    from .activate import ENVIRONMENT, activate
+
+    activate(ENVIRONMENT)
+
+
+def _after_path(work: Callable[[], None], error: ModuleNotFoundError) -> None:
+    """Run `work` when `site` has completed the path: just before it looks for sitecustomize."""
+    site: Any = sys.modules.get("site")
+    original = getattr(site, "execsitecustomize", None)
+    if original is None:
+        _complain(error)
+        return
+
+    def execsitecustomize() -> None:
+        site.execsitecustomize = original
+        work()
+        original()
+
+    site.execsitecustomize = execsitecustomize
+
+
+def _quietly(work: Callable[[], None]) -> None:
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - as in init()
+        _complain(error)
+
+
+def _complain(error: Exception) -> None:
+    """One line on stderr: logging may not be there yet."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"otel_breaker stays off: {type(error).__name__}: {error}\n")
