@@ -63,8 +63,3 @@ STORE_ERRORS: Final = ("otel_breaker.store.errors", "{error}", "Failed operation
 
 OPEN_DURATION_BUCKETS: Final = (1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0)
 """Seconds; the steps of the default cooldown ladder lie on boundaries."""
-
-
-def span_name(name: str) -> str:
-    """The name of a span of our own around a call of circuit ``name``."""
-    return f"otel_breaker {name}"
