@@ -24,6 +24,19 @@ def once(key: Hashable, message: str, *args: object) -> None:
     logger.warning(message, *args)
 
 
+def fault(key: Hashable, message: str, error: BaseException) -> None:
+    """Log once that something of ours, or a user's callback, failed: its type and place, not its text.
+
+    The text may hold what must not be logged (a URL, a body); the traceback comes at DEBUG.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else "unknown place"
+    once(key, "%s (%s at %s); its traceback is logged at DEBUG", message, type(error).__name__, place)
+    logger.debug("%s", message, exc_info=error)
+
+
 def forget() -> None:
     """Let every message be said again (tests)."""
     _said.clear()

@@ -1,0 +1,292 @@
+"""The registry: key -> circuit, name -> numbers, both bounded, both process-wide."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+from . import keys
+from ._log import once
+from .circuit import Circuit, first_state
+from .core.clock import Clock
+from .core.policy import NAMED, Policy
+from .core.states import CLOSED, Closed, State
+from .core.views import Snapshot
+from .keys import CircuitKey
+from .stats import Stats
+
+if TYPE_CHECKING:
+    from ._config import CircuitConfig
+
+OTHER: Final = "_other"
+"""The name that takes in what comes after the cap on names."""
+
+QUOTAS_MAX: Final = 1000
+"""Quota circuits, and credentials known to have worked, of one dependency; the oldest closed ones go first."""
+
+
+class Registry:
+    """All circuits of a process.
+
+    Args:
+        clock: the clock of every circuit made here; ``None`` is the system's.
+        max_names: distinct metric names in the life of the registry; ``None`` takes the setting (200).
+        max_circuits: circuits held at a time; ``None`` takes the setting (10,000).
+    """
+
+    def __init__(
+        self, *, clock: Clock | None = None, max_names: int | None = None, max_circuits: int | None = None
+    ) -> None:
+        self.clock = clock
+        self.store_errors = 0
+        self._max_names = max_names
+        self._max_circuits = max_circuits
+        self._lock = threading.Lock()
+        self._circuits: dict[CircuitKey, Circuit] = {}
+        self._clients: dict[str, Circuit] = {}
+        self._loose: WeakSet[Circuit] = WeakSet()
+        self._stats: dict[str, Stats] = {}
+        self._newest: dict[str, Circuit] = {}
+        self._first: dict[Policy, State] = {}
+
+    # --- public -------------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> Circuit | None:
+        """The newest circuit of that name, or ``None``."""
+        found = self._newest.get(name)
+        if found is not None:
+            return found
+        return next((circuit for circuit in self if circuit.name == name), None)
+
+    def __iter__(self) -> Iterator[Circuit]:
+        with self._lock:
+            circuits = [*self._circuits.values(), *self._loose]
+        return iter(circuits)
+
+    def __len__(self) -> int:
+        return len(self._circuits) + len(self._loose)
+
+    def snapshot(self) -> list[Snapshot]:
+        """Every circuit as this moment makes it."""
+        return [circuit.snapshot() for circuit in self]
+
+    def reset(self) -> None:
+        """Close all circuits and zero them."""
+        for circuit in self:
+            circuit.reset()
+
+    def clear(self) -> None:
+        """Forget all circuits. The numbers stay: a counter never falls."""
+        with self._lock:
+            self._circuits = {}
+            self._clients = {}
+            self._loose = WeakSet()
+            self._newest = {}
+        release()
+
+    # --- for the package ----------------------------------------------------------------------------------------------
+
+    def names(self) -> list[Stats]:
+        """The numbers of every name seen so far."""
+        return list(self._stats.values())
+
+    def client(self, dependency: str) -> Circuit:
+        """The availability circuit of a dependency; made at its first call."""
+        found = self._clients.get(dependency)
+        if found is None:
+            found = self._make(CircuitKey(dependency), dependency, self.config(None, dependency))
+        return found
+
+    def tool(
+        self, identity: str, name: str, config: CircuitConfig, policy: Policy | None, clock: Clock | None
+    ) -> Circuit:
+        """The circuit of a function tool: its dependency's if it is mapped to one, else its own."""
+        if config.scope == "instance" and config.dependency is None:
+            circuit = self._new(CircuitKey(identity, "instance"), name, config, policy, clock)
+            with self._lock:
+                self._loose.add(circuit)
+            return circuit
+        if config.dependency is not None:
+            key, name = CircuitKey(config.dependency), config.dependency
+        else:
+            key = CircuitKey(identity, "tool")
+        circuit = self._make(key, name, config, policy, clock)
+        if policy is not None and policy != circuit.policy:
+            once(("policy", key), "%s: another guard set its policy first; that one holds", circuit.name)
+        return circuit
+
+    def adopt(
+        self, circuit: Circuit, name: str, policy: Policy | str | None, clock: Clock | None, credential: str | None
+    ) -> None:
+        """Fill in a circuit that is being made by hand, and list it while somebody holds it."""
+        name = keys.display_safe(str(name))
+        config = self.config(None, name)
+        self._fill(circuit, CircuitKey(name, "hand"), name, config, named_policy(policy), clock)
+        circuit._credential = None if credential is None else keys.fingerprint("given", credential)
+        with self._lock:
+            self._loose.add(circuit)
+            self._newest.pop(name, None)
+
+    def quota(self, circuit: Circuit, fingerprint: str) -> Circuit:
+        """The quota circuit of (dependency, credential)."""
+        with self._lock:
+            quotas = circuit.quotas = {} if circuit.quotas is None else circuit.quotas
+            found = quotas.get(fingerprint)
+            if found is not None:
+                return found
+            key = CircuitKey(circuit.key.dependency, fingerprint, "quota")
+            found = Circuit.__new__(Circuit)
+            found._build(circuit.name, key, circuit.policy, circuit.mode, circuit.clock, circuit.stats, Closed())
+            found.display_name, found.alternatives = circuit.display_name, circuit.alternatives
+            found.parent = circuit
+            if len(quotas) >= QUOTAS_MAX:
+                gone = next((one for one, quota in quotas.items() if idle(quota)), None)
+                if gone is None:
+                    return found
+                del quotas[gone]
+            quotas[fingerprint] = found
+        circuit.refresh()
+        return found
+
+    def scoped(self, circuit: Circuit, fingerprint: str) -> Circuit:
+        """The availability circuit of (dependency, credential) under ``scope: credential``."""
+        key = CircuitKey(circuit.key.dependency, fingerprint)
+        found = self._circuits.get(key)
+        if found is None:
+            config = self.config(None, circuit.key.dependency)
+            found = self._make(key, circuit.name, config, circuit.policy, circuit.clock)
+            found.split = False
+        return found
+
+    def stats(self, name: str) -> Stats:
+        """The numbers of a name; past the cap they are those of ``_other``."""
+        found = self._stats.get(name)
+        if found is None:
+            if len(self._stats) >= self._cap("max_names", self._max_names, 200) and name != OTHER:
+                once("names", "more than %d circuit names; further ones are counted as %s", len(self._stats), OTHER)
+                return self.stats(OTHER)
+            found = self._stats.setdefault(name, Stats(name))
+        return found
+
+    def config(self, tool: str | None, dependency: str | None) -> CircuitConfig:
+        """What the settings say about a tool or a dependency."""
+        from .settings import current
+
+        return current().resolve(tool, dependency)
+
+    def _make(
+        self,
+        key: CircuitKey,
+        name: str,
+        config: CircuitConfig,
+        policy: Policy | None = None,
+        clock: Clock | None = None,
+    ) -> Circuit:
+        found = self._circuits.get(key)
+        if found is not None:
+            return found
+        made = self._new(key, name, config, policy, clock)
+        with self._lock:
+            if (found := self._circuits.get(key)) is not None:
+                return found
+            if len(self._circuits) >= self._cap("max_circuits", self._max_circuits, 10_000) and not self._evict():
+                once(
+                    "circuits", "%d circuits and none of them closed; further ones have no memory", len(self._circuits)
+                )
+                return made
+            self._circuits[key] = made
+            self._newest[name] = made
+            if not key.scope:
+                self._clients[key.dependency] = made
+        return made
+
+    def _new(
+        self, key: CircuitKey, name: str, config: CircuitConfig, policy: Policy | None, clock: Clock | None
+    ) -> Circuit:
+        circuit = Circuit.__new__(Circuit)
+        self._fill(circuit, key, keys.display_safe(name), config, policy, clock)
+        return circuit
+
+    def _fill(
+        self,
+        circuit: Circuit,
+        key: CircuitKey,
+        name: str,
+        config: CircuitConfig,
+        policy: Policy | None,
+        clock: Clock | None,
+    ) -> None:
+        chosen = policy or config.policy
+        first = self._first.setdefault(chosen, first_state(chosen))
+        circuit._build(name, key, chosen, config.mode, clock or self.clock, self.stats(name), first)
+        circuit.display_name, circuit.alternatives = config.display_name, config.alternatives
+        circuit.split = config.scope == "credential"
+
+    def _evict(self) -> bool:
+        """Make room by forgetting the oldest circuit that is closed. Never one that is not."""
+        for key, circuit in self._circuits.items():
+            if idle(circuit):
+                del self._circuits[key]
+                if self._clients.get(key.dependency) is circuit:
+                    del self._clients[key.dependency]
+                if self._newest.get(circuit.name) is circuit:
+                    del self._newest[circuit.name]
+                return True
+        return False
+
+    def _cap(self, name: str, own: int | None, default: int) -> int:
+        if own is not None:
+            return own
+        from .settings import current
+
+        return int(getattr(current(), name, default))
+
+
+def named_policy(policy: Policy | str | None) -> Policy | None:
+    """A policy from what a user may pass: itself, the name of a class, or nothing."""
+    if policy is None or isinstance(policy, Policy):
+        return policy
+    if not isinstance(policy, str):
+        raise TypeError(f"policy must be a Policy or the name of a class, not {type(policy).__name__}")
+    from .settings import current
+
+    classes: dict[str, Policy] = getattr(current(), "policies", NAMED)
+    if policy not in classes:
+        raise ValueError(f"unknown policy class {policy!r}; known: {', '.join(classes)}")
+    return classes[policy]
+
+
+def idle(circuit: Circuit) -> bool:
+    """Whether nothing is lost with this circuit: it and its credentials' are closed as this moment makes them."""
+    quotas = circuit.quotas or {}
+    return circuit.state == CLOSED and all(quota.state == CLOSED for quota in list(quotas.values()))
+
+
+_current = Registry()
+_bound: WeakSet[Any] = WeakSet()
+
+
+def registry() -> Registry:
+    """The process-wide registry."""
+    return _current
+
+
+def swap(new: Registry) -> Registry:
+    """Put ``new`` in the place of the process-wide registry and return the old one; guards rebind at their next call."""
+    global _current
+    old, _current = _current, new
+    release()
+    return old
+
+
+def bind(holder: Any) -> None:
+    """Have ``holder.release()`` called, while it lives, whenever its circuit must be looked up again."""
+    _bound.add(holder)
+
+
+def release() -> None:
+    """Make every guard look its circuit up again."""
+    for holder in list(_bound):
+        holder.release()

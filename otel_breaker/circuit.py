@@ -1,0 +1,292 @@
+"""Circuit: the only lock. It feeds the pure machine and hands its effects on after the lock is released."""
+
+from __future__ import annotations
+
+import random
+import threading
+from types import TracebackType
+from typing import Any, Final
+
+from . import _effects
+from .core import machine, moves
+from .core.clock import SYSTEM_CLOCK, Clock
+from .core.events import (
+    PROBE_LAPSED,
+    Acquire,
+    Admitted,
+    Counted,
+    Disable,
+    Effect,
+    Event,
+    ForceOpen,
+    Moved,
+    ProbeOver,
+    Refused,
+    Renew,
+    Reset,
+    Resume,
+    Revoked,
+    Settle,
+)
+from .core.policy import Policy
+from .core.states import Closed, Open, State
+from .core.views import Snapshot, view
+from .keys import CircuitKey
+from .outcomes import FAILURE, Outcome
+from .stats import Stats
+
+VOID: Final = -1
+"""The id of a permit that changes nothing: a call that only observe mode let through."""
+
+SAMPLE_EVERY: Final = 0.1
+"""Seconds between two looks at how long a success takes (DESIGN section 4, lease)."""
+
+
+class Circuit:
+    """The breaker of one dependency. Threads and tasks share it freely.
+
+    Args:
+        name: what it is called in metrics, events and answers.
+        policy: the numbers, or the name of a class; ``None`` takes the configured ones.
+        clock: where time comes from; ``None`` is the system's.
+        credential: default credential for calls made through this object; only a fingerprint of it is kept.
+
+    A circuit made by hand is in `registry` and in the metrics from the start.
+    """
+
+    __slots__ = (
+        "__weakref__", "_credential", "_lock", "_state", "alternatives", "busy", "clock", "cost", "display_name",
+        "gate", "key", "mode", "name", "parent", "policy", "quotas", "role", "sample_at", "split", "stats", "worked",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        policy: Policy | str | None = None,
+        *,
+        clock: Clock | None = None,
+        credential: str | None = None,
+    ) -> None:
+        from ._registry import registry
+
+        registry().adopt(self, name, policy, clock, credential)
+
+    def _build(
+        self, name: str, key: CircuitKey, policy: Policy, mode: str, clock: Clock | None, stats: Stats, first: State
+    ) -> None:
+        self.name = name
+        self.key = key
+        self.policy = policy
+        self.mode = mode
+        self.role = key.role
+        self.clock: Clock = clock or SYSTEM_CLOCK
+        self.stats = stats
+        self.display_name: str | None = None
+        self.alternatives: tuple[str, ...] = ()
+        self.parent: Circuit | None = None
+        self.split = False
+        self.quotas: dict[str, Circuit] | None = None
+        self.worked: dict[str, None] | None = None
+        self.sample_at = 0.0
+        self.cost = 0.0
+        self._credential: str | None = None
+        self._lock = threading.Lock()
+        self._state = first
+        self.refresh()
+
+    # --- one call -----------------------------------------------------------------------------------------------------
+
+    def admit(
+        self, timeout: float | None = None, site: Any = None, credential: str | None = None
+    ) -> Admitted | Refused:
+        """Ask to be let through. Counts nothing; `decide` does, once the caller knows what it makes of the answer."""
+        now = self.clock.now()
+        state = self._state
+        if type(state) is Open and now < state.episode.until:  # the common refusal takes no lock and no step
+            left = state.episode.until - now
+            return Refused("credential_paused" if state.episode.paused else "circuit_open", left)
+        for effect in reversed(self._commit(Acquire(timeout), site, credential)):
+            if isinstance(effect, (Admitted, Refused)):
+                return effect
+        raise AssertionError("an acquire without an answer")
+
+    def settle(
+        self,
+        permit: int,
+        outcome: Outcome,
+        duration: float = 0.0,
+        *,
+        pause: bool = False,
+        deadline: float | None = None,
+        site: Any = None,
+    ) -> str:
+        """Take in what a call came to. Returns the value it was counted as (``late`` if the permit is not current)."""
+        draw = random.random() if self.policy.cooldown_jitter else 0.0
+        if outcome.kind == FAILURE:
+            self.cost = duration if not self.cost else (self.cost + duration) / 2
+        effects = self._commit(Settle(permit, outcome, duration, draw, pause, deadline), site, outcome.credential)
+        return next((effect.outcome for effect in effects if isinstance(effect, Counted)), "late")
+
+    def renew(self, permit: int) -> None:
+        """A streaming call gave a sign of life; matters only to a probe."""
+        if self.gate is None:
+            self._commit(Renew(permit))
+
+    def decide(self, decision: str) -> None:
+        """Count one admission by its decision, and for a refusal the wait that it saved."""
+        self.stats.decide(decision)
+        cost = self.cost
+        if cost and decision not in ("admitted", "probe", "would_reject"):
+            stats = self.stats
+            stats.time_saved += cost
+
+    @property
+    def current(self) -> int:
+        """The fence id as it stands; for a charge that has no permit of its own."""
+        return self._state.id
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """The circuit as this moment makes it; changes nothing."""
+        return view(self.name, self._state, self.policy, self.clock.now())
+
+    @property
+    def state(self) -> str:
+        """The state's name as this moment makes it."""
+        return self.snapshot().state
+
+    def __repr__(self) -> str:
+        return f"<Circuit {self.name} {self.state}>"
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def force_open(self, reason: str, seconds: float | None = None) -> None:
+        """Refuse every call, for ``seconds`` or until `resume`. Never pages. ``reason`` is for people, not the model."""
+        if seconds is not None and not seconds > 0:
+            raise ValueError(f"seconds must be > 0 or None, not {seconds!r}")
+        self._commit(ForceOpen(str(reason), seconds))
+
+    def disable(self) -> None:
+        """Let everything through and charge nothing, until `resume`."""
+        self._commit(Disable())
+
+    def resume(self) -> None:
+        """End a force or a disable: closed. End its credentials' pauses: one call may try."""
+        self._commit(Resume())
+        for quota in list((self.quotas or {}).values()):
+            quota.resume()
+
+    def reset(self) -> None:
+        """Close the circuit and its credentials' and zero them."""
+        self._commit(Reset())
+        for quota in list((self.quotas or {}).values()):
+            quota.reset()
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _commit(self, event: Event, site: Any = None, credential: str | None = None) -> tuple[Effect, ...]:
+        with self._lock:
+            before = self._state
+            self._state, effects = machine.step(before, event, self.policy, self.clock.now())
+            if self._state is not before:
+                self.refresh()
+            for effect in effects:
+                self._count(effect)
+        told = tuple(e for e in effects if not isinstance(e, (Admitted, Refused, Counted)))
+        if told:
+            if self.parent is not None:
+                self.parent.refresh()
+            _effects.publish(self, told, site, credential)
+        return effects
+
+    def _count(self, effect: Effect) -> None:
+        if isinstance(effect, Revoked):
+            self.stats.revoke()
+        elif self.role == "quota":  # quota circuits feed only admissions and the credentials' metrics
+            return
+        elif isinstance(effect, Counted):
+            self.stats.count(effect.outcome, effect.reason)
+        elif isinstance(effect, Moved):
+            self.stats.move(effect.previous_state, effect.state)
+        elif isinstance(effect, ProbeOver) and effect.reason == PROBE_LAPSED:
+            self.stats.fail(PROBE_LAPSED)
+
+    def refresh(self) -> None:
+        """Set the two attributes that the hot path reads.
+
+        ``gate`` is the permit id while closed, unpaused and enforcing, else ``None``: the whole admission test.
+        ``busy`` says that a success changes something, so that it must go through the machine.
+        """
+        state = self._state
+        closed = type(state) is Closed
+        quotas = self.quotas
+        clear = quotas is None or all(type(quota._state) is Closed for quota in list(quotas.values()))
+        self.busy = not closed or bool(state.failures or state.throttles or state.window is not None or quotas)  # type: ignore[attr-defined]
+        self.gate: int | None = state.id if closed and clear and self.mode == "enforce" else None
+
+    def heir(self, fingerprint: str) -> Circuit:
+        """This credential's quota circuit, made at its first 429 or 401."""
+        from ._registry import registry
+
+        return registry().quota(self, fingerprint)
+
+    def share(self, fingerprint: str) -> Circuit:
+        """This credential's own availability circuit, where ``scope: credential`` splits the dependency."""
+        from ._registry import registry
+
+        return registry().scoped(self, fingerprint)
+
+    # --- by hand ------------------------------------------------------------------------------------------------------
+
+    def call(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call ``function`` through the circuit.
+
+        Raises:
+            CircuitOpenError: if it was refused; else whatever ``function`` raises, as the same object.
+        """
+        from ._byhand import call
+
+        return call(self, function, args, kwargs)
+
+    async def acall(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """`call` for a function that returns an awaitable."""
+        from ._byhand import acall
+
+        return await acall(self, function, args, kwargs)
+
+    def acquire(self) -> Any:
+        """Ask for a `Permit`, to be settled by one of its methods.
+
+        Raises:
+            CircuitOpenError, ProbeInFlightError: if it was refused.
+        """
+        from ._byhand import acquire
+
+        return acquire(self)
+
+    def __enter__(self) -> Circuit:
+        from ._byhand import push
+
+        push(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        from ._byhand import pop
+
+        pop(self, error)
+
+    async def __aenter__(self) -> Circuit:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+
+def first_state(policy: Policy) -> State:
+    """The closed state a new circuit starts with."""
+    return moves.fresh(policy)
