@@ -46,7 +46,7 @@ def activate(source: str, **kwargs: Any) -> bool:
     """
     try:
         with _lock:
-            if reason := refused(source):
+            if reason := _refused(source):
                 _log.logger.debug("otel_breaker stays off: %s", reason)
                 return False
             return _extend(source, kwargs) if _active else _start(source, kwargs)
@@ -69,19 +69,24 @@ def active() -> bool:
     return _active
 
 
-def refused(source: str) -> str | None:
-    """Why this way must not switch the breakers on; ``None`` if it may."""
+def off_by_environment(source: str = AUTOMATIC) -> str | None:
+    """Which variable keeps the breakers off for this way of switching on; ``None`` if none does."""
     try:
         if not flag(os.environ.get(VARIABLE, "").strip() or True):
             return f"{VARIABLE} is false"
     except ValueError:
         pass  # an error like that of any other setting, reported with them
-    if source == BY_HAND:
-        return None
     disabled = {name.strip() for name in os.environ.get(_OTEL_DISABLED, "").split(",")}
-    if disabled & {"otel_breaker", "*"}:
+    if source != BY_HAND and disabled & {"otel_breaker", "*"}:
         return f"{_OTEL_DISABLED} names it"
-    return "this process is a tool of its own" if bystander() else None
+    return None
+
+
+def _refused(source: str) -> str | None:
+    """Why this way must not switch the breakers on; ``None`` if it may."""
+    if reason := off_by_environment(source):
+        return reason
+    return "this process is a tool of its own" if source != BY_HAND and bystander() else None
 
 
 def _start(source: str, kwargs: dict[str, Any]) -> bool:
