@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar, cast, overload
 
-from . import _credentials, _registry, _settling, _shells, keys
+from . import _bindings, _credentials, _registry, _settling, _shells, keys
 from ._frames import CIRCUIT, Frame, Site, refused
 from ._log import fault
+from ._policies import named_policy
 from .circuit import Circuit
 from .classify import result_outcome
 from .core.clock import Clock
 from .core.policy import Policy
 from .errors import CircuitOpenError
-from .outcomes import FAILURE, NEUTRAL, REASONS, THROTTLED, UNAUTHORIZED, Outcome
+from .outcomes import CANCELLED, FAILURE, NEUTRAL, REASONS, SUCCESS, THROTTLED, UNAUTHORIZED, Kind, Outcome
 from .telemetry import emit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 REJECTED: Final = Outcome(FAILURE, "rejected_output")
-KINDS: Final = (NEUTRAL, THROTTLED, UNAUTHORIZED, "success", "failure", "cancelled")
+KINDS: Final = (SUCCESS, FAILURE, NEUTRAL, THROTTLED, UNAUTHORIZED, CANCELLED)
 
 
 class Binding:
@@ -42,7 +43,7 @@ class Binding:
         self.identity = keys.tool_identity(function)
         self.circuit: Circuit | None = None
         self._dependency: str | None = options["dependency"]
-        self._policy = _registry.named_policy(options["policy"])
+        self._policy = named_policy(options["policy"])
         self._clock: Clock | None = options["clock"]
         self._on_open: str | None = options["on_open"]
         self._alternatives = tuple(options["alternatives"])
@@ -59,7 +60,7 @@ class Binding:
             body=True,
         )
         self._look_up()
-        _registry.bind(self)
+        _bindings.bind(self)
 
     def bind(self) -> Circuit:
         """The circuit, at the first call and after the registry was swapped or cleared."""
@@ -134,7 +135,7 @@ class Binding:
         if told in REASONS:
             return Outcome(THROTTLED if told in ("throttled", "quota_exhausted") else FAILURE, told)
         if told in KINDS:
-            return Outcome(told, "unclassified" if told == "failure" else None)
+            return Outcome(cast("Kind", told), "unclassified" if told == FAILURE else None)
         fault(("classify", self.identity), f"a classifier returned neither a kind nor a reason ({type(told).__name__})",
               ValueError())  # fmt: skip
         return None
@@ -166,7 +167,7 @@ def guard(
 ) -> Callable[[F], F]: ...
 
 
-def guard(function: Any = None, /, **options: Any) -> Any:
+def guard(function: Any = None, /, **options: Any) -> Any:  # noqa: D417 - the overload names the options
     """Put a circuit around a function. Bare or called; for def, async def, generators and asynchronous generators.
 
     Args:

@@ -1,18 +1,17 @@
 """The guard: begin, done, fail. Sync and async calls are two thin shells over these three.
 
-`begin` decides and pushes a frame, `done` and `fail` judge and settle it. Our own faults are caught and logged once, and
-the call goes on; the user's exception leaves as the same object.
+`begin` decides, `done` and `fail` judge and settle. Our own faults are caught and logged once, and the call goes on;
+the user's exception leaves as the same object.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from . import _settling
+from ._admission import QUIET, begin, refuse
 from ._frames import (
     ALIVE,
     CIRCUIT,
@@ -32,148 +31,19 @@ from ._frames import (
     Evidence,
     Frame,
     Site,
-    charges,
     denial,
-    enclosing,
-    live,
     of_library,
     owner_of,
-    refused,
 )
 from ._log import fault
-from .circuit import SAMPLE_EVERY, VOID, Circuit
-from .core.events import Refused
-from .errors import CircuitOpenError
+from .circuit import SAMPLE_EVERY, Circuit
 from .outcomes import IGNORED, OK, Outcome
 from .telemetry import emit
 
-QUIET: Final[Frame] = []
-"""In `FRAME`: what runs inside is our own traffic and bypasses every guard."""
-
-
-def begin(
-    site: Site,
-    circuit: Circuit,
-    credential: str | None = None,
-    timeout: float | None = None,
-    hop: bool = False,
-) -> Frame | None:
-    """Ask for admission and build the frame; the caller pushes it.
-
-    Args:
-        site: what is being called.
-        circuit: the availability circuit of the dependency.
-        credential: fingerprint, if it is known already.
-        timeout: the call's own time limit, seconds.
-        hop: one try or redirect inside a call of the same library, if such a call is running.
-
-    Returns:
-        The frame, or ``None`` when the call is none of ours and must go straight through.
-
-    Raises:
-        CircuitOpenError: if the call is refused.
-    """
-    try:
-        context = emit.current()
-        parent = FRAME.get()
-        if parent is QUIET or circuit.mode == "off" or (context and emit.suppressed(context)):
-            return None
-        parent = live(parent)
-        if parent is not None:
-            inside = of_library(site.library, parent) if hop else enclosing(circuit, parent)
-            if inside is not None:
-                return _attempt(site, inside, parent, context, timeout)
-        return _admit(site, circuit, parent, context, credential, timeout)
-    except CircuitOpenError:
-        raise
-    except Exception as error:
-        fault("begin", "a guard failed; the call goes on unguarded", error)
-        return None
-
-
-def _admit(
-    site: Site, circuit: Circuit, parent: Frame | None, context: Any, credential: str | None, timeout: float | None
-) -> Frame:
-    emit.start()
-    if credential is None:
-        credential = circuit._credential
-    if circuit.split and credential is not None:
-        circuit = circuit.share(credential)
-    permit: int | None = circuit.gate
-    probe, quota = False, None
-    tool = tool_name(site, parent)
-    if tool is not None and tool not in circuit.stats.tools:
-        circuit.stats.used_by(tool)
-    if permit is not None:
-        circuit.stats.admitted += 1
-    else:
-        verdict, quota = _settling.admit(circuit, credential, timeout, site)
-        if isinstance(verdict, Refused):
-            decision, blamed = verdict.decision, quota[0] if quota is not None else circuit
-            if circuit.mode == "enforce":
-                circuit.decide(decision)
-                _refuse(site, blamed, parent, context, decision, verdict.retry_after, credential, tool)
-            circuit.decide("would_reject")
-            emit.on_refuse(context, circuit, site, "would_reject", verdict.retry_after, credential)
-            permit, quota = VOID, None
-        else:
-            permit, probe = verdict.id, verdict.probe or (quota is not None and quota[2])
-            circuit.decide("probe" if probe else "admitted")
-    now = circuit.clock.now()
-    frame: Frame = [
-        circuit, permit, now, parent, charges[0], None, False, None, probe, quota, site, credential, sys.exception(),
-        None, None, now, timeout,
-    ]  # fmt: skip
-    if permit != VOID and (context or emit.own_spans()):
-        frame[SPAN] = emit.on_admit(context, circuit, site, probe, credential)
-    return frame
-
-
-def _attempt(site: Site, inside: Frame, parent: Frame, context: Any, timeout: float | None) -> Frame:
-    root = owner_of(inside)
-    circuit: Circuit = root[CIRCUIT]
-    evidence = inside[EVIDENCE]
-    if evidence is None:
-        evidence = inside[EVIDENCE] = Evidence()
-    denied = denial(inside)
-    if denied is not None:
-        evidence.refused = True
-        circuit.decide(denied[0])
-        _refuse(site, circuit, None, context, *denied, root[CREDENTIAL], tool_name(site, parent))
-    evidence.running += 1
-    now = circuit.clock.now()
-    return [
-        circuit, root[PERMIT], now, parent, charges[0], None, False, None, False, None, site, None, sys.exception(),
-        inside, None, now, timeout,
-    ]  # fmt: skip
-
-
-def _refuse(
-    site: Site,
-    circuit: Circuit,
-    parent: Frame | None,
-    context: Any,
-    decision: str,
-    retry_after: float,
-    credential: str | None,
-    tool: str | None,
-) -> None:
-    if parent is not None:
-        parent[INNER] = "refused"
-    emit.on_refuse(context, circuit.parent or circuit, site, decision, retry_after, credential)
-    raise refused(circuit, site, decision, retry_after, tool)
-
-
-def tool_name(site: Site, parent: Frame | None) -> str | None:
-    """The tool this call is made for: its own, or that of the nearest tool around it."""
-    if site.tool is not None:
-        return site.tool
-    while parent is not None:
-        if parent[SITE].tool is not None:
-            name: str = parent[SITE].tool
-            return name
-        parent = live(parent[UP])
-    return None
+__all__ = [
+    "PENDING", "Frame", "Site", "abandon", "acall", "begin", "bounded", "call", "check", "current_frame", "done",
+    "fail", "finish", "learn", "note", "quiet", "renew",
+]  # fmt: skip
 
 
 def done(frame: Frame, result: Any) -> None:
@@ -219,7 +89,7 @@ def fail(frame: Frame, error: BaseException) -> None:
 
 
 def finish(frame: Frame, outcome: Outcome | None = None) -> None:
-    """Settle a call whose body ended (``None``: completely and well). A second time it changes nothing. Never raises."""
+    """Settle a call whose body ended (``None``: completely and well); a second time changes nothing. Never raises."""
     try:
         if frame[PERMIT] is not None:
             _settling.settle(frame, outcome or OK)
@@ -269,7 +139,7 @@ def check(frame: Frame) -> None:
         frame[EVIDENCE] = frame[EVIDENCE] or Evidence()
         frame[EVIDENCE].refused = True
         root[CIRCUIT].decide(denied[0])
-        _refuse(frame[SITE], root[CIRCUIT], None, emit.current(), *denied, root[CREDENTIAL], None)
+        refuse(frame[SITE], root[CIRCUIT], None, emit.current(), *denied, root[CREDENTIAL], None)
 
 
 def current_frame(library: str) -> Frame | None:
@@ -361,5 +231,5 @@ async def bounded(awaitable: Any, frame: Frame, timeout: float | None) -> Any:
             return await awaitable
     except TimeoutError:
         if limit.expired():
-            note(frame, replace(_settling.OVERDUE))
+            note(frame, _settling.OVERDUE)
         raise

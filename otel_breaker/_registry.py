@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 from . import keys
+from ._bindings import release
 from ._log import once
+from ._policies import named_policy
 from .circuit import Circuit, first_state
 from .core.clock import Clock
-from .core.policy import NAMED, Policy
+from .core.policy import Policy
 from .core.states import CLOSED, Closed, State
 from .core.views import Snapshot
 from .keys import CircuitKey
@@ -244,20 +246,6 @@ class Registry:
         return int(getattr(current(), name, default))
 
 
-def named_policy(policy: Policy | str | None) -> Policy | None:
-    """A policy from what a user may pass: itself, the name of a class, or nothing."""
-    if policy is None or isinstance(policy, Policy):
-        return policy
-    if not isinstance(policy, str):
-        raise TypeError(f"policy must be a Policy or the name of a class, not {type(policy).__name__}")
-    from .settings import current
-
-    classes: dict[str, Policy] = getattr(current(), "policies", NAMED)
-    if policy not in classes:
-        raise ValueError(f"unknown policy class {policy!r}; known: {', '.join(classes)}")
-    return classes[policy]
-
-
 def idle(circuit: Circuit) -> bool:
     """Whether nothing is lost with this circuit: it and its credentials' are closed as this moment makes them."""
     quotas = circuit.quotas or {}
@@ -265,7 +253,6 @@ def idle(circuit: Circuit) -> bool:
 
 
 _current = Registry()
-_bound: WeakSet[Any] = WeakSet()
 
 
 def registry() -> Registry:
@@ -274,19 +261,8 @@ def registry() -> Registry:
 
 
 def swap(new: Registry) -> Registry:
-    """Put ``new`` in the place of the process-wide registry and return the old one; guards rebind at their next call."""
+    """Put ``new`` in the place of the process-wide registry and return the old one; guards rebind."""
     global _current
     old, _current = _current, new
     release()
     return old
-
-
-def bind(holder: Any) -> None:
-    """Have ``holder.release()`` called, while it lives, whenever its circuit must be looked up again."""
-    _bound.add(holder)
-
-
-def release() -> None:
-    """Make every guard look its circuit up again."""
-    for holder in list(_bound):
-        holder.release()

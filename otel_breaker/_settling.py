@@ -23,7 +23,6 @@ from ._frames import (
     STARTED,
     TIMEOUT,
     UP,
-    VOID,
     Evidence,
     Frame,
     Site,
@@ -33,7 +32,7 @@ from ._frames import (
     marked,
 )
 from ._log import fault
-from .circuit import Circuit
+from .circuit import VOID, Circuit
 from .classify import exception_outcome, walk
 from .core.events import Admitted, Refused
 from .core.states import CLOSED

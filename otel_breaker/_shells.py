@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _credentials, _guard
 from ._frames import FRAME, SPAN, Frame, charges
+from .errors import CircuitOpenError
 from .telemetry import emit
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def _plain(binding: Binding) -> Any:
         stats.admitted += 1
         now = circuit.clock.now()
         frame: Frame = [
-            circuit, permit, now, None, charges[0], None, False, None, False, None, site, None, exception(), None, None, now,
-            None,
+            circuit, permit, now, None, charges[0], None, False, None, False, None, site, None, exception(), None, None,
+            now, None,
         ]  # fmt: skip
         token = FRAME.set(frame)
         try:
@@ -77,7 +78,7 @@ def _slow(binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     frame = None
     try:
         frame = _guard.begin(binding.site, binding.circuit or binding.bind(), binding.fingerprint())
-    except _guard.CircuitOpenError as error:
+    except CircuitOpenError as error:
         return _refused(binding, error, args, kwargs)
     if frame is None:
         return binding.function(*args, **kwargs)
@@ -92,7 +93,7 @@ def _slow(binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return result
 
 
-def _refused(binding: Binding, error: _guard.CircuitOpenError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _refused(binding: Binding, error: CircuitOpenError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     found = binding.refusal(error, None)
     if found is None:
         raise error
@@ -160,7 +161,7 @@ def _generator(binding: Binding) -> Any:
         frame = None
         try:
             frame = _guard.begin(site, binding.circuit or binding.bind(), binding.fingerprint())
-        except _guard.CircuitOpenError as error:
+        except CircuitOpenError as error:
             yield _refused(binding, error, args, kwargs)
             return None
         inner = function(*args, **kwargs)
@@ -208,7 +209,7 @@ def _async_generator(binding: Binding) -> Any:
         try:
             circuit = binding.circuit or binding.bind()
             frame = _guard.begin(site, circuit, binding.fingerprint())
-        except _guard.CircuitOpenError as error:
+        except CircuitOpenError as error:
             answer = _refused(binding, error, args, kwargs)
             yield await answer if inspect.isawaitable(answer) else answer
             return

@@ -38,7 +38,7 @@ def init() -> None:
     except ModuleNotFoundError as error:
         # Our dependencies may lie in a folder that comes later on the path: try again when the path is complete.
         _after_path(lambda: _quietly(_activate), error)
-    except Exception as error:  # noqa: BLE001 - a start-up file must never stop the interpreter
+    except Exception as error:
         _complain(error)
 
 
@@ -109,7 +109,7 @@ def _after_path(work: Callable[[], None], error: ModuleNotFoundError) -> None:
 def _quietly(work: Callable[[], None]) -> None:
     try:
         work()
-    except Exception as error:  # noqa: BLE001 - as in init()
+    except Exception as error:
         _complain(error)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 import threading
-from types import TracebackType
 from typing import Any, Final
 
 from . import _effects
+from ._handy import ByHand
 from .core import machine, moves
 from .core.clock import SYSTEM_CLOCK, Clock
 from .core.events import (
@@ -42,7 +42,7 @@ SAMPLE_EVERY: Final = 0.1
 """Seconds between two looks at how long a success takes (DESIGN section 4, lease)."""
 
 
-class Circuit:
+class Circuit(ByHand):
     """The breaker of one dependency. Threads and tasks share it freely.
 
     Args:
@@ -162,7 +162,7 @@ class Circuit:
     # --- commands -----------------------------------------------------------------------------------------------------
 
     def force_open(self, reason: str, seconds: float | None = None) -> None:
-        """Refuse every call, for ``seconds`` or until `resume`. Never pages. ``reason`` is for people, not the model."""
+        """Refuse every call, for ``seconds`` or until `resume`; never pages. ``reason`` is told to people only."""
         if seconds is not None and not seconds > 0:
             raise ValueError(f"seconds must be > 0 or None, not {seconds!r}")
         self._commit(ForceOpen(str(reason), seconds))
@@ -236,55 +236,6 @@ class Circuit:
         from ._registry import registry
 
         return registry().scoped(self, fingerprint)
-
-    # --- by hand ------------------------------------------------------------------------------------------------------
-
-    def call(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call ``function`` through the circuit.
-
-        Raises:
-            CircuitOpenError: if it was refused; else whatever ``function`` raises, as the same object.
-        """
-        from ._byhand import call
-
-        return call(self, function, args, kwargs)
-
-    async def acall(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """`call` for a function that returns an awaitable."""
-        from ._byhand import acall
-
-        return await acall(self, function, args, kwargs)
-
-    def acquire(self) -> Any:
-        """Ask for a `Permit`, to be settled by one of its methods.
-
-        Raises:
-            CircuitOpenError, ProbeInFlightError: if it was refused.
-        """
-        from ._byhand import acquire
-
-        return acquire(self)
-
-    def __enter__(self) -> Circuit:
-        from ._byhand import push
-
-        push(self)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        from ._byhand import pop
-
-        pop(self, error)
-
-    async def __aenter__(self) -> Circuit:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, trace)
 
 
 def first_state(policy: Policy) -> State:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final
 
@@ -16,7 +17,7 @@ RETRY_AFTER_FLOOR: Final = 1.0
 def hint(outcome: Outcome, policy: Policy, now: float) -> float | None:
     """The moment until which this outcome's Retry-After asks to wait; ``None`` when it names no time."""
     seconds = outcome.retry_after
-    if seconds is None or not seconds > 0:
+    if seconds is None or not (seconds > 0 and math.isfinite(seconds)):
         return None
     return now + min(max(seconds, RETRY_AFTER_FLOOR), policy.retry_after_cap)
 

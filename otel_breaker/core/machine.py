@@ -91,6 +91,8 @@ def advance(state: State, now: float, policy: Policy) -> Step:
             state = moves.reopen(state, PROBE_LAPSED, at, policy, effects)
         elif isinstance(state, (Open, HalfOpen)) and not (isinstance(state, HalfOpen) and state.probing):
             at = episodes.expires(state.episode, policy)
+            if isinstance(state, HalfOpen):  # not while its last probe was still out
+                at = max(at, state.started)
             if now < at:
                 return state, tuple(effects)
             state = moves.close(state, EXPIRED, at, policy, effects)
@@ -204,9 +206,9 @@ def _settle_closed(state: Closed, event: Settle, policy: Policy, now: float, eff
         window=rates.seen(state.window, event, policy, now),
     )
     if charged and state.failures >= policy.failure_threshold:
-        return moves.open(state, state.failures, outcome.reason or "unclassified", event.draw, policy, now, effects)
+        return moves.trip(state, state.failures, outcome.reason or "unclassified", event.draw, policy, now, effects)
     if state.window is not None and (trip := rates.tripped(state.window, event, policy, now)) is not None:
-        return moves.open(state, *trip, event.draw, policy, now, effects)
+        return moves.trip(state, *trip, event.draw, policy, now, effects)
     return state
 
 
@@ -219,7 +221,7 @@ def _settle_throttle(state: Closed, event: Settle, policy: Policy, now: float, e
     state = replace(state, throttles=state.throttles + 1)
     if state.throttles < policy.throttle_threshold:
         return state
-    return moves.open(state, state.throttles, outcome.reason or THROTTLED, event.draw, policy, now, effects)
+    return moves.trip(state, state.throttles, outcome.reason or THROTTLED, event.draw, policy, now, effects)
 
 
 def _foreign_throttle(outcome: Outcome) -> bool:
@@ -238,12 +240,12 @@ def _settle_probe(state: HalfOpen, event: Settle, policy: Policy, now: float, ef
     if outcome.kind == SUCCESS:
         if state.successes + 1 >= policy.success_threshold:
             return moves.close(state, PROBE_SUCCEEDED, now, policy, effects)
-        return moves.free(state, successes=state.successes + 1, episode=replace(state.episode, tested=now))
+        return moves.free(state, state.successes + 1, replace(state.episode, tested=now), now)
     if outcome.kind == UNAUTHORIZED and event.pause:
         return moves.pause(state, event.draw, policy, now, effects)
     if outcome.answered:
-        return moves.free(state, state.successes, episodes.answered(state.episode, policy, now))
-    return moves.free(state, state.successes, state.episode)
+        return moves.free(state, state.successes, episodes.answered(state.episode, policy, now), now)
+    return moves.free(state, state.successes, state.episode, now)
 
 
 def _renew(state: State, event: Renew, policy: Policy, now: float, effects: list[Effect]) -> State:

@@ -18,7 +18,7 @@ def fresh(policy: Policy, state: State | None = None) -> Closed:
     return Closed(id=state.id + 1, hint=state.hint, longest=state.longest, window=window)
 
 
-def open(
+def trip(
     state: Closed, failures: int, reason: str, draw: float, policy: Policy, now: float, effects: list[Effect]
 ) -> Open:
     """Closed -> open; starts an episode."""
@@ -36,8 +36,10 @@ def reopen(state: HalfOpen, reason: str, at: float, policy: Policy, effects: lis
 
 def pause(state: Closed | HalfOpen, draw: float, policy: Policy, now: float, effects: list[Effect]) -> Open:
     """Refuse a revoked credential for ``policy.pause`` seconds."""
-    failures = state.episode.failures if isinstance(state, HalfOpen) else 0
-    since = state.episode.since if isinstance(state, HalfOpen) else now
+    failures, since, elapsed = 0, now, 0
+    if isinstance(state, HalfOpen):  # the episode goes on: its age, its count and its one draw with it
+        failures, since, draw = state.episode.failures, state.episode.since, state.episode.draw
+        elapsed = episodes.elapsed(state.episode, policy, now)
     episode = Episode(
         since=since,
         failures=failures,
@@ -46,7 +48,7 @@ def pause(state: Closed | HalfOpen, draw: float, policy: Policy, now: float, eff
         until=now + policy.pause,
         step=-1,  # a throttle after the pause starts at the foot of the ladder
         draw=draw,
-        elapsed=0,
+        elapsed=elapsed,
         boundary=now + policy.pause,
         rung=0,
         paused=True,
@@ -64,9 +66,11 @@ def close(state: Open | HalfOpen | ForcedOpen, reason: str, at: float, policy: P
     return fresh(policy, state)
 
 
-def free(state: HalfOpen, successes: int, episode: Episode) -> HalfOpen:
+def free(state: HalfOpen, successes: int, episode: Episode, now: float) -> HalfOpen:
     """Give the probe's slot back without a verdict."""
-    return HalfOpen(id=state.id + 1, hint=state.hint, longest=state.longest, episode=episode, successes=successes)
+    return HalfOpen(
+        id=state.id + 1, hint=state.hint, longest=state.longest, episode=episode, started=now, successes=successes
+    )
 
 
 def command(state: State, target: State, now: float, effects: list[Effect]) -> State:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
 
@@ -65,7 +66,9 @@ class Policy:
     pause: float = 900.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cooldown_steps", tuple(self.cooldown_steps))
+        given: object = self.cooldown_steps
+        steps = tuple(given) if isinstance(given, Iterable) else ()
+        object.__setattr__(self, "cooldown_steps", steps)
         for name in ("failure_threshold", "minimum_calls", "success_threshold", "throttle_threshold"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -82,8 +85,8 @@ class Policy:
             raise ValueError(f"cooldown_jitter must be between 0 and 1, not {self.cooldown_jitter!r}")
         if not (_number(self.cancel_counts_after) and self.cancel_counts_after >= 0):
             raise ValueError(f"cancel_counts_after must be seconds >= 0, not {self.cancel_counts_after!r}")
-        if not self.cooldown_steps or not all(_number(s) and s > 0 for s in self.cooldown_steps):
-            raise ValueError(f"cooldown_steps must be factors > 0, not {self.cooldown_steps!r}")
+        if not steps or not all(_number(s) and s > 0 for s in steps):
+            raise ValueError(f"cooldown_steps must be factors > 0, not {given!r}")
         if (self.slow_call is None) != (self.slow_rate is None):
             raise ValueError("slow_call and slow_rate go together: set both or neither")
         for name, allowed in _CHOICES.items():

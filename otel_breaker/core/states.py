@@ -101,7 +101,7 @@ class HalfOpen(State):
 
     Attributes:
         probing: a probe is out; else its slot is free and the next call takes it.
-        started: when the current probe began.
+        started: when the current probe began, or when the last one gave its slot back.
         lease: how long it may be silent.
         lapses: when it counts as failed unless it gives a sign of life.
         successes: successful probes in a row so far.

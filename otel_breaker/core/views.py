@@ -44,10 +44,12 @@ def view(name: str, state: State, policy: Policy, now: float) -> Snapshot:
     match state:
         case Open() | HalfOpen():
             episode = state.episode
-            if isinstance(state, Open):
-                left = max(0.0, episode.until - now)
-            else:
-                left = state.lapses - now if state.probing else 0.0
+            if isinstance(state, Open) and now < episode.until:
+                left = episode.until - now
+            elif isinstance(state, HalfOpen) and state.probing:
+                left = state.lapses - now
+            else:  # the next call is the probe, unless only the health check may be one
+                left = episodes.upcoming(episode, now, policy) if policy.probe_by == "health_check" else 0.0
             return Snapshot(
                 name,
                 state.name,
