@@ -65,7 +65,7 @@ def _never_raises(function: Callable[_P, _R]) -> Callable[_P, _R | None]:
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
         try:
             return function(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - telemetry must not change a call
+        except Exception as error:  # telemetry must not change a call
             _log.fault(("emit", function.__name__), "an event could not be written", error)
             return None
 

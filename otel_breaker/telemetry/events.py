@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from opentelemetry._logs import Logger, LogRecord, SeverityNumber, get_logger_provider
 from opentelemetry.trace import Span
 
+from otel_breaker._frames import DONE, FRAME, SITE, UP
 from otel_breaker.core.states import CLOSED, FORCED_OPEN, HALF_OPEN, OPEN
 from otel_breaker.outcomes import REASONS
 
@@ -29,7 +30,7 @@ MERGE_SECONDS: Final = 1.0
 """One log event, and one span of our own, for the refusals of a circuit in this time."""
 
 _FAILURE_REASONS: Final = frozenset(REASONS)
-_STATE_OF: Final = {"probe_in_flight": HALF_OPEN, "forced_open": FORCED_OPEN}
+_BY_CREDENTIAL: Final = ("throttled", "credential_paused")
 _SEVERITY_TEXT: Final = {SeverityNumber.INFO: "INFO", SeverityNumber.WARN: "WARN"}
 
 Attributes = dict[str, str | int | float]
@@ -51,16 +52,29 @@ def describe(circuit: Circuit, site: Any, credential: str | None) -> Attributes:
     """What every event of a call says: whose circuit, which tool, which server, which credential."""
     attributes: Attributes = {names.NAME: circuit.name}
     if site is not None:
-        tool = site.tool
+        tool = site.tool or _tool_around()
         if tool:
             attributes[names.TOOL_NAME] = tool
-        elif site.layer == "client":
+        if site.layer == "client" and circuit.key.scope != "hand":
             address = server_address(circuit.key.dependency)
             if address:
                 attributes[names.SERVER_ADDRESS] = address
+    if credential is None and circuit.role == "quota":
+        credential = circuit.key.scope
     if credential is not None:
         attributes[names.CREDENTIAL] = credential
     return attributes
+
+
+def _tool_around() -> str | None:
+    """The tool that a client's call is made for, if a guard is around it."""
+    frame = FRAME.get()
+    while frame:
+        if frame[SITE].tool is not None and not frame[DONE]:
+            tool: str = frame[SITE].tool
+            return tool
+        frame = frame[UP]
+    return None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -97,8 +111,10 @@ def admitted(circuit: Circuit, site: Any, probe: bool, credential: str | None) -
 def rejected(circuit: Circuit, site: Any, decision: str, retry_after: float, credential: str | None) -> Event:
     """A call was refused, or would have been in observe mode."""
     attributes = describe(circuit, site, credential)
-    seen = circuit.snapshot()
-    attributes[names.STATE] = _STATE_OF.get(decision, OPEN) if decision != "would_reject" else seen.state
+    # The credential's own circuit decides before that of its dependency.
+    quota = (circuit.quotas or {}).get(credential or "") if decision in _BY_CREDENTIAL else None
+    seen = (quota or circuit).snapshot()
+    attributes[names.STATE] = seen.state
     attributes[names.DECISION] = decision
     attributes[names.COOLDOWN_REMAINING] = retry_after if math.isfinite(retry_after) else 0.0
     # A forced circuit's snapshot holds the operator's own words; events carry only our vocabulary.

@@ -62,7 +62,7 @@ def build(signals: list[Signal], fresh_id: bool) -> dict[Signal, Any]:
     for signal in signals:
         try:
             provider = _from_file(signal, path) if path else _BUILDERS[signal](_exporters(signal), resource)
-        except Exception as error:  # noqa: BLE001 - the program goes on without this signal
+        except Exception as error:  # the program goes on without this signal
             _log.fault(("exporter", signal), f"{signal} of the circuit breakers cannot be exported", error)
             continue
         if provider is not None:

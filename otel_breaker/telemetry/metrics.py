@@ -109,7 +109,7 @@ class _Collector:
         for circuit in list(registry()):
             try:
                 found.setdefault(circuit.stats.name, _Gauges()).add(circuit)
-            except Exception as error:  # noqa: BLE001 - one bad circuit must not hide the others
+            except Exception as error:  # one bad circuit must not hide the others
                 _log.fault(("snapshot", type(error)), "a circuit could not be read for metrics", error)
         return found
 
@@ -183,7 +183,7 @@ def _safely(instrument: str, observe: _Observe) -> Callable[[CallbackOptions], l
     def callback(options: CallbackOptions) -> list[Observation]:
         try:
             return observe()
-        except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the reader
+        except Exception as error:  # a fault of ours must not reach the reader
             _log.fault(("metric", instrument), f"{instrument} could not be read", error)
             return []
 

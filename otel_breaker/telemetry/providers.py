@@ -154,7 +154,7 @@ def _drop_superseded(state: _State) -> None:
         _export(provider)
         try:
             provider.shutdown()
-        except Exception as error:  # noqa: BLE001 - it is gone either way
+        except Exception as error:  # it is gone either way
             _log.fault(("shutdown", one), f"our own provider of {one} did not shut down cleanly", error)
 
 
@@ -162,7 +162,7 @@ def _export(*providers: Any) -> None:
     for provider in providers:
         try:
             provider.force_flush()
-        except Exception as error:  # noqa: BLE001 - the exporter says what is wrong; the next turn tries again
+        except Exception as error:  # the exporter says what is wrong; the next turn tries again
             _log.logger.debug("export failed", exc_info=error)
 
 
@@ -179,7 +179,7 @@ def flush(timeout: float = 10.0) -> bool:
         if force_flush is not None:
             try:
                 complete &= force_flush(max(1, int((until - time.monotonic()) * 1000))) is not False
-            except Exception as error:  # noqa: BLE001 - a provider of the program's
+            except Exception as error:  # a provider of the program's
                 _log.logger.debug("flush failed", exc_info=error)
                 complete = False
     return _flush_mine(max(0.0, until - time.monotonic())) and complete
