@@ -5,7 +5,7 @@ import pytest
 from otel_breaker.core.events import Admitted, Effect, EpisodeOver, ForceOpen, Moved, ProbeOver
 from otel_breaker.core.machine import advance
 from otel_breaker.core.views import view
-from otel_breaker.outcomes import ABORTED, ANSWERED, IGNORED, Outcome
+from otel_breaker.outcomes import ABORTED, ANSWERED, IGNORED, OK, Outcome
 from tests.core.drive import DENIED, START, Drive, bad, opened, probing
 
 
@@ -98,6 +98,13 @@ def test_the_ttl_runs_from_an_answered_probe() -> None:
     assert drive.at(1700).name == "closed"
     drive.ask()
     assert drive.moves[-1] == ("half_open", "closed", "expired", 1700.0)
+
+
+def test_the_ttl_runs_from_a_success_that_was_not_enough() -> None:
+    drive = opened(success_threshold=2).at(500)
+    drive.settle(drive.probe(), OK)
+    assert drive.at(1699.9).name == "half_open"
+    assert drive.at(1700).name == "closed"
 
 
 @pytest.mark.parametrize("outcome", [IGNORED, ABORTED, DENIED])

@@ -4,9 +4,20 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_breaker.core.events import Admitted, Counted, Disable, EpisodeOver, Event, ForceOpen, Refused, Reset, Resume
+from otel_breaker.core.events import (
+    Admitted,
+    Counted,
+    Disable,
+    EpisodeOver,
+    Event,
+    ForceOpen,
+    ProbeOver,
+    Refused,
+    Reset,
+    Resume,
+)
 from otel_breaker.outcomes import ABORTED, IGNORED, OK, Outcome
-from tests.core.drive import DENIED, Drive, bad, busy, opened, probing
+from tests.core.drive import DENIED, START, Drive, bad, busy, opened, probing
 
 FOUR_BAD = 4
 
@@ -135,6 +146,13 @@ def test_every_command_takes_a_new_id(make: Callable[[], Drive], event: Event) -
         before = drive.state.id
         drive.send(event)
         assert drive.state.id > before
+
+
+@pytest.mark.parametrize("event", [ForceOpen("x"), Disable(), Reset()], ids=lambda event: type(event).__name__)
+def test_a_command_takes_the_verdict_out_of_a_running_probes_hands(event: Event) -> None:
+    drive = half().at(40)
+    drive.send(event)
+    assert drive.saw(ProbeOver) == [ProbeOver("neutral", None, START + 40)]
 
 
 def test_calls_that_were_out_when_a_command_came_count_as_late() -> None:

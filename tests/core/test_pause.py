@@ -79,11 +79,20 @@ def test_a_pause_within_an_episode_keeps_its_age_count_and_jitter() -> None:
 @pytest.mark.parametrize("moment", [0, 10, 899])
 def test_resume_lets_one_call_try(moment: float) -> None:
     drive = paused().at(moment)
-    drive.send(Resume())
+    before = drive.state.id
+    assert drive.send(Resume()) == []
+    assert drive.state.id > before
     permit = drive.probe()
     assert isinstance(drive.ask(), Refused)
     drive.settle(permit)
     assert drive.name == "closed"
+
+
+@pytest.mark.parametrize(("outcome", "cooldown"), [(bad(), 30.0), (busy(100), 100.0)])
+def test_a_try_that_fails_opens_the_circuit_in_the_ordinary_way(outcome: Outcome, cooldown: float) -> None:
+    drive = paused().at(900)
+    drive.settle(drive.probe(), outcome)
+    assert drive.ask() == Refused("circuit_open", cooldown)
 
 
 def test_a_resumed_try_that_is_denied_again_is_paused_again() -> None:

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from otel_breaker.core.events import Resume
 from otel_breaker.outcomes import OK, Outcome
-from tests.core.drive import Drive, bad, busy, probing
+from tests.core.drive import DENIED, Drive, bad, busy, probing
 
 UNUSABLE = [None, 0.0, -0.0, -1.0, math.inf, -math.inf, math.nan]
 
@@ -79,11 +80,20 @@ def test_a_success_does_not_erase_it() -> None:
     assert drive.at(10).trip().view.cooldown == 90.0
 
 
-def test_it_also_outlives_a_closing() -> None:
-    drive = Drive().trip(bad(retry_after=10))
-    drive.at(10).settle(drive.probe(), bad(retry_after=5))
-    drive.at(15).settle(drive.probe())
-    assert drive.trip().view.cooldown == 30.0
+def test_nor_does_a_closing() -> None:
+    drive = Drive()
+    drive.call(busy(retry_after=20))
+    drive.call(DENIED, pause=True)
+    drive.send(Resume())
+    drive.at(5).settle(drive.probe(), OK)
+    assert drive.name == "closed"
+    assert drive.trip().view.cooldown == 15.0
+
+
+def test_one_beyond_the_cap_is_over_at_the_cap() -> None:
+    drive = Drive().trip(bad(retry_after=86_400))
+    drive.at(3600).settle(drive.probe(), bad())
+    assert drive.view.cooldown == 60.0
 
 
 @pytest.mark.parametrize(

@@ -141,4 +141,4 @@ def test_ten_thousand_random_steps_break_no_rule(fields: dict[str, Any]) -> None
             peak = after.cooldowns_elapsed
         if not isinstance(state, Disabled):
             admitted_in_time(state, policy, now)
-    assert len(seen) == len(LEGAL)
+    assert seen >= {("closed", "open"), ("open", "half_open"), ("half_open", "open"), ("half_open", "closed")}
