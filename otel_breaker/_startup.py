@@ -14,8 +14,13 @@ from typing import Any, Final
 VARIABLE: Final = "OTEL_BREAKER_ENABLED"
 
 _MODULES: Final = frozenset({"pip", "uv", "venv", "ensurepip", "virtualenv"})
+_EXACT_MODULES: Final = frozenset(
+    {"otel_breaker", "otel_breaker.cli", "opentelemetry.instrumentation.auto_instrumentation"}
+)
+# opentelemetry-instrument replaces itself with the program, which then is a process of its own.
 _SCRIPTS: Final = re.compile(
-    r"(?:(?:pip|uv|uvx|virtualenv)[0-9.]*|otel-breaker|__pip-runner__\.py|_in_process\.py)(?:\.exe)?"
+    r"(?:(?:pip|uv|uvx|virtualenv)[0-9.]*|otel-breaker|opentelemetry-(?:instrument|bootstrap)"
+    r"|__pip-runner__\.py|_in_process\.py)(?:\.exe)?"
 )
 _CODE: Final = re.compile(
     r"multiprocessing\.resource_tracker|get_interpreter_info|\bensurepip\b|run_module\([\"']pip[\"']"
@@ -43,11 +48,11 @@ def init() -> None:
 
 
 def bystander(argv: Sequence[str] | None = None) -> bool:
-    """Whether this process only installs packages, manages environments, tracks resources, or is our own CLI."""
+    """Whether this process is no agent: it installs packages, makes environments, tracks resources, is our own CLI."""
     kind, text = _program(sys.orig_argv if argv is None else argv)
     if kind == "module":
         top = text.partition(".")[0]
-        return top in _MODULES or text in ("otel_breaker", "otel_breaker.cli")
+        return top in _MODULES or text in _EXACT_MODULES
     if kind == "code":
         return _CODE.search(text) is not None
     folder, name = os.path.split(text.rstrip("/\\"))

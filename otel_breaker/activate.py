@@ -50,7 +50,7 @@ def activate(source: str, **kwargs: Any) -> bool:
                 _log.logger.debug("otel_breaker stays off: %s", reason)
                 return False
             return _extend(source, kwargs) if _active else _start(source, kwargs)
-    except Exception as error:  # noqa: BLE001 - the program, and the instrumentors after us, run on
+    except Exception as error:
         _log.fault(("activate", source), "otel_breaker could not be switched on", error)
         return False
 
@@ -62,6 +62,24 @@ def deactivate() -> None:
         _finder.remove()
         _patch.remove()
         _active = _configured = _invalid = False
+
+
+def instrument(**settings: Any) -> bool:
+    """Switch the breakers on from inside the program: every library of the table is guarded, also if already imported.
+
+    Args:
+        settings: as in the settings file, in lower case; they go before environment and file.
+
+    Returns:
+        Whether the breakers are on. ``OTEL_BREAKER_ENABLED=false`` and invalid settings, which are one ERROR line,
+        leave them off; a second call changes nothing and warns once.
+    """
+    return activate(BY_HAND, **settings)
+
+
+def uninstrument() -> None:
+    """Switch the breakers off. Guards and circuits made by hand go on."""
+    deactivate()
 
 
 def active() -> bool:

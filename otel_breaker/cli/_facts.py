@@ -21,7 +21,7 @@ from otel_breaker.telemetry import exporters
 START_UP_FILE: Final = "otel_breaker.start" if sys.version_info >= (3, 15) else "otel_breaker.pth"
 
 NOT_COVERED: Final = (
-    "python -S, frozen programs, zipapps, a folder on PYTHONPATH (no start-up file there): call otel_breaker.instrument()",
+    "python -S, frozen programs, zipapps, a folder on PYTHONPATH have no start-up file: call otel_breaker.instrument()",
     "libraries that the table above does not name: put @otel_breaker.guard on the tool",
     "calls inside opentelemetry's suppress_instrumentation(): they pass unguarded and uncounted",
     "child processes that do not inherit the environment",
