@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar, cast, overload
 
 from . import _bindings, _credentials, _registry, _settling, _shells, keys
 from ._frames import CIRCUIT, Frame, Site, refused
 from ._log import fault
 from ._policies import named_policy
+from .answers import milliseconds, reason_text
 from .circuit import Circuit
 from .classify import result_outcome
 from .core.clock import Clock
 from .core.policy import Policy
+from .core.states import Open
 from .errors import CircuitOpenError
 from .outcomes import CANCELLED, FAILURE, NEUTRAL, REASONS, SUCCESS, THROTTLED, UNAUTHORIZED, Kind, Outcome
 from .telemetry import emit
@@ -29,12 +31,14 @@ class Binding:
     Attributes:
         circuit: ``None`` until the next call must look it up.
         site: the static facts for the guard.
+        raises: a refusal is raised, not answered.
+        judged: the user has a say in what a result means.
         name: the tool's name.
     """
 
     __slots__ = (
         "__weakref__", "_alternatives", "_classify", "_clock", "_dependency", "_fallback", "_on_open", "_policy",
-        "_validate", "circuit", "credential", "function", "identity", "name", "site",
+        "_told", "_validate", "circuit", "credential", "function", "identity", "judged", "name", "raises", "site",
     )  # fmt: skip
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -42,6 +46,7 @@ class Binding:
         self.name = keys.display_safe(str(options["tool"] or keys.tool_name(function)))
         self.identity = keys.tool_identity(function)
         self.circuit: Circuit | None = None
+        self._told: tuple[Open, str] | None = None
         self._dependency: str | None = options["dependency"]
         self._policy = named_policy(options["policy"])
         self._clock: Clock | None = options["clock"]
@@ -50,6 +55,7 @@ class Binding:
         self._fallback: Callable[..., Any] | None = options["fallback"]
         self._validate: Callable[[Any], Any] | None = options["validate"]
         self._classify: Callable[[Any], str | None] | None = options["classify"]
+        self.judged = self._validate is not None or self._classify is not None
         self.credential = keys.fingerprint("given", options["credential"]) if options["credential"] else None
         self.site = Site(
             "",
@@ -79,6 +85,7 @@ class Binding:
             circuit.alternatives = self._alternatives
         if self._on_open is None:
             self._on_open = config.on_open
+        self.raises = self._on_open == "raise" and self._fallback is None
         return circuit
 
     def release(self) -> None:
@@ -91,7 +98,7 @@ class Binding:
 
     def refusal(self, error: BaseException, frame: Frame | None) -> CircuitOpenError | None:
         """The refusal behind ``error`` if this guard should turn it into an answer, else ``None``."""
-        if self._on_open == "raise" and self._fallback is None:
+        if self.raises:
             return None
         if frame is None:
             return error if isinstance(error, CircuitOpenError) else None
@@ -102,6 +109,24 @@ class Binding:
             left = circuit.snapshot().retry_after
             return refused(circuit, self.site, "circuit_open", left) if left > 0 else found
         return found
+
+    def answer_promptly(
+        self, circuit: Circuit, state: Open, now: float, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """`answer` on the hot path: while one state lasts, only the seconds change."""
+        if self._fallback is not None:
+            return self._fallback(*args, **kwargs)
+        if self._told is None or self._told[0] is not state:
+            episode = state.episode
+            name = circuit.display_name or circuit.name
+            self._told = state, reason_text(name, "circuit_open", episode.reason, episode.failures, circuit.cost)
+        return {
+            "status": "circuit_open",
+            "tool": self.name,
+            "reason": self._told[1],
+            "retry_after_ms": milliseconds(state.episode.until - now),
+            "alternatives": list(self._alternatives or circuit.alternatives),
+        }
 
     def answer(self, error: CircuitOpenError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the caller gets in place of a result: the fallback's, or the answer for the model."""
@@ -121,7 +146,7 @@ class Binding:
                     return REJECTED
             except Exception:
                 return REJECTED
-        return result_outcome(result) if isinstance(result, Mapping) else None
+        return result_outcome(result) if isinstance(result, dict) else None
 
     def _explain(self, what: Any) -> Outcome | None:
         """The user's classifier: ``None``, an outcome kind, or a failure reason."""

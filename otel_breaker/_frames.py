@@ -17,9 +17,10 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from .circuit import VOID, Circuit
+from .core.views import Snapshot
 from .errors import CircuitOpenError, fitted, refusal
 from .keys import CircuitKey
-from .outcomes import FAILURE, THROTTLED, UNAUTHORIZED, Outcome
+from .outcomes import FAILURE, REASONS, THROTTLED, UNAUTHORIZED, Outcome
 
 Frame = list[Any]
 
@@ -174,23 +175,28 @@ def refused(
     circuit: Circuit, site: Site, decision: str, retry_after: float, tool: str | None = None
 ) -> CircuitOpenError:
     """The refusal to raise, marked, in the form that the library's handlers catch."""
-    snapshot = circuit.snapshot()
     plain = refusal(decision)
     base = site.fit() if site.fit is not None else None
-    error = (fitted(plain, base) if base is not None else plain)(
-        key=circuit.name,
-        tool=tool or site.tool,
-        state=snapshot.state,
-        decision=decision,
-        error_type=None if snapshot.state == "forced_open" else snapshot.reason,
-        failures=snapshot.failures,
-        retry_after=max(retry_after, 0.001),
-        alternatives=circuit.alternatives,
-        display_name=circuit.display_name,
-        last_took=circuit.cost or None,
-    )
+    cls = fitted(plain, base) if base is not None else plain
+    error = cls(**facts(circuit, circuit.snapshot(), decision, retry_after, tool or site.tool))
     mark(error, circuit)
     return error
+
+
+def facts(circuit: Circuit, snapshot: Snapshot, decision: str, retry_after: float, tool: str | None) -> dict[str, Any]:
+    """What a refusal carries."""
+    return {
+        "key": circuit.name,
+        "tool": tool,
+        "state": snapshot.state,
+        "decision": decision,
+        "error_type": snapshot.reason if snapshot.reason in REASONS else None,
+        "failures": snapshot.failures,
+        "retry_after": max(retry_after, 0.001),
+        "alternatives": circuit.alternatives,
+        "display_name": circuit.display_name,
+        "last_took": circuit.cost or None,
+    }
 
 
 def mark(error: BaseException, circuit: Circuit) -> None:

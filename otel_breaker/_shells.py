@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-from contextvars import Token
 from sys import exception
 from typing import TYPE_CHECKING, Any
 
-from . import _credentials, _guard
-from ._frames import FRAME, SPAN, Frame, charges
-from .errors import CircuitOpenError
-from .telemetry import emit
+from . import _credentials, _generators, _guard
+from ._frames import DONE, EVIDENCE, FRAME, Frame, charges, facts
+from .core.states import Open
+from .core.views import view
+from .errors import CircuitOpenError, PromptRefusal
+from .telemetry import providers, quick
 
 if TYPE_CHECKING:
     from ._decorator import Binding
+    from .circuit import Circuit
 
 
 def shell(binding: Binding) -> Any:
@@ -26,9 +28,9 @@ def shell(binding: Binding) -> Any:
     function = binding.function
     call = getattr(function, "__call__", None)  # noqa: B004 - a callable object may be asynchronous by its __call__
     if inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(call):
-        wrapper = _async_generator(binding)
+        wrapper = _generators.async_generator(binding)
     elif inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(call):
-        wrapper = _generator(binding)
+        wrapper = _generators.generator(binding)
     elif inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
         wrapper = _coroutine(binding)
     else:
@@ -40,38 +42,69 @@ def shell(binding: Binding) -> Any:
 
 
 def _plain(binding: Binding) -> Any:
-    function, site = binding.function, binding.site
+    function, site, judged = binding.function, binding.site, binding.judged
+    frames, context = FRAME.get, quick.current
+    push, pop = FRAME.set, FRAME.reset
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
         circuit = binding.circuit or binding.bind()
         permit = circuit.gate
         if (
-            permit is None
-            or FRAME.get() is not None
-            or emit.current()
-            or emit.own_spans()
+            frames() is not None
+            or context()
+            or quick.tracing._TRACER_PROVIDER is not None
+            or providers._state.mine
             or binding.credential is not None
             or _credentials._used
         ):
             return _slow(binding, args, kwargs)
         stats = circuit.stats
+        if permit is None:
+            state = circuit._state
+            if type(state) is Open and circuit.mode == "enforce":
+                now = circuit.now()
+                if now < state.episode.until and now < circuit.told_at:
+                    cost = circuit.cost
+                    stats.circuit_open += 1
+                    stats.time_saved += cost
+                    circuit.untold += 1
+                    if binding.raises:
+                        raise PromptRefusal(_facts, circuit, state, now, binding.name)
+                    return binding.answer_promptly(circuit, state, now, args, kwargs)
+            return _slow(binding, args, kwargs)
         stats.admitted += 1
-        now = circuit.clock.now()
+        now = circuit.now()
         frame: Frame = [
             circuit, permit, now, None, charges[0], None, False, None, False, None, site, None, exception(), None, None,
             now, None,
         ]  # fmt: skip
-        token = FRAME.set(frame)
+        token = push(frame)
         try:
             result = function(*args, **kwargs)
         except BaseException as error:
-            FRAME.reset(token)
+            pop(token)
             return _failed(binding, frame, error, args, kwargs)
-        FRAME.reset(token)
-        _guard.done(frame, result)
+        pop(token)
+        if (
+            now >= circuit.sample_at
+            or circuit.busy
+            or circuit.gate != permit
+            or judged
+            or frame[EVIDENCE] is not None
+            or isinstance(result, dict)
+        ):
+            _guard.done(frame, result)
+            return result
+        frame[DONE] = True
+        stats.success += 1
         return result
 
     return guarded
+
+
+def _facts(circuit: Circuit, state: Open, now: float, tool: str) -> dict[str, Any]:
+    snapshot = view(circuit.name, state, circuit.policy, now)
+    return facts(circuit, snapshot, "circuit_open", state.episode.until - now, tool)
 
 
 def _slow(binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -79,7 +112,7 @@ def _slow(binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     try:
         frame = _guard.begin(binding.site, binding.circuit or binding.bind(), binding.fingerprint())
     except CircuitOpenError as error:
-        return _refused(binding, error, args, kwargs)
+        return _generators.refused(binding, error, args, kwargs)
     if frame is None:
         return binding.function(*args, **kwargs)
     token = FRAME.set(frame)
@@ -91,13 +124,6 @@ def _slow(binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     FRAME.reset(token)
     _guard.done(frame, result)
     return result
-
-
-def _refused(binding: Binding, error: CircuitOpenError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    found = binding.refusal(error, None)
-    if found is None:
-        raise error
-    return binding.answer(found, args, kwargs)
 
 
 def _failed(binding: Binding, frame: Frame, error: BaseException, args: Any, kwargs: Any) -> Any:
@@ -137,117 +163,5 @@ def _coroutine(binding: Binding) -> Any:
                 raise
             answer = binding.answer(found, args, kwargs)
         return await answer if inspect.isawaitable(answer) else answer
-
-    return guarded
-
-
-def _enter(frame: Frame) -> Token[Frame | None]:
-    """Before a generator's step: its frame, and the span that is ours, are current only while the step runs."""
-    if frame[SPAN] is not None:
-        emit.enter(frame[SPAN])
-    return FRAME.set(frame)
-
-
-def _leave(frame: Frame, token: Token[Frame | None]) -> None:
-    FRAME.reset(token)
-    if frame[SPAN] is not None:
-        emit.leave(frame[SPAN])
-
-
-def _generator(binding: Binding) -> Any:
-    function, site = binding.function, binding.site
-
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        frame = None
-        try:
-            frame = _guard.begin(site, binding.circuit or binding.bind(), binding.fingerprint())
-        except CircuitOpenError as error:
-            yield _refused(binding, error, args, kwargs)
-            return None
-        inner = function(*args, **kwargs)
-        if frame is None:
-            return (yield from inner)
-        emit.leave(frame[SPAN])
-        send: Any = inner.send
-        value: Any = None
-        while True:
-            token = _enter(frame)
-            try:
-                item = send(value)
-            except StopIteration as stop:
-                _leave(frame, token)
-                _guard.done(frame, stop.value)
-                return stop.value
-            except BaseException as error:
-                _leave(frame, token)
-                _guard.fail(frame, error)
-                found = binding.refusal(error, frame)
-                if found is None:
-                    raise
-                yield binding.answer(found, args, kwargs)
-                return None
-            _leave(frame, token)
-            _guard.renew(frame)
-            try:
-                value = yield item
-                send = inner.send
-            except GeneratorExit:
-                _guard.abandon(frame)
-                inner.close()
-                raise
-            except BaseException as error:  # the consumer throws into the generator
-                send, value = inner.throw, error
-
-    return guarded
-
-
-def _async_generator(binding: Binding) -> Any:
-    function, site = binding.function, binding.site
-
-    async def guarded(*args: Any, **kwargs: Any) -> Any:
-        frame = None
-        try:
-            circuit = binding.circuit or binding.bind()
-            frame = _guard.begin(site, circuit, binding.fingerprint())
-        except CircuitOpenError as error:
-            answer = _refused(binding, error, args, kwargs)
-            yield await answer if inspect.isawaitable(answer) else answer
-            return
-        inner = function(*args, **kwargs)
-        if frame is None:
-            async for item in inner:
-                yield item
-            return
-        emit.leave(frame[SPAN])
-        send: Any = inner.asend
-        value: Any = None
-        while True:
-            token = _enter(frame)
-            try:
-                step = send(value)
-                item = await (_guard.bounded(step, frame, None) if circuit.policy.enforce_deadline else step)
-            except StopAsyncIteration:
-                _leave(frame, token)
-                _guard.done(frame, None)
-                return
-            except BaseException as error:
-                _leave(frame, token)
-                _guard.fail(frame, error)
-                found = binding.refusal(error, frame)
-                if found is None:
-                    raise
-                yield binding.answer(found, args, kwargs)
-                return
-            _leave(frame, token)
-            _guard.renew(frame)
-            try:
-                value = yield item
-                send = inner.asend
-            except GeneratorExit:
-                _guard.abandon(frame)
-                await inner.aclose()
-                raise
-            except BaseException as error:
-                send, value = inner.athrow, error
 
     return guarded

@@ -29,7 +29,7 @@ from .core.events import (
     Settle,
 )
 from .core.policy import Policy
-from .core.states import Closed, Open, State
+from .core.states import NEVER, Closed, Open, State
 from .core.views import Snapshot, view
 from .keys import CircuitKey
 from .outcomes import FAILURE, Outcome
@@ -40,6 +40,10 @@ VOID: Final = -1
 
 SAMPLE_EVERY: Final = 0.1
 """Seconds between two looks at how long a success takes (DESIGN section 4, lease)."""
+
+
+TELL_EVERY: Final = 1.0
+"""Seconds between two refusals of one circuit that become a log event and a span of their own (DESIGN section 8)."""
 
 
 class Circuit(ByHand):
@@ -56,7 +60,8 @@ class Circuit(ByHand):
 
     __slots__ = (
         "__weakref__", "_credential", "_lock", "_state", "alternatives", "busy", "clock", "cost", "display_name",
-        "gate", "key", "mode", "name", "parent", "policy", "quotas", "role", "sample_at", "split", "stats", "worked",
+        "gate", "key", "mode", "name", "now", "parent", "policy", "quotas", "role", "sample_at", "split", "stats",
+        "told_at", "untold", "worked",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +85,7 @@ class Circuit(ByHand):
         self.mode = mode
         self.role = key.role
         self.clock: Clock = clock or SYSTEM_CLOCK
+        self.now = self.clock.now
         self.stats = stats
         self.display_name: str | None = None
         self.alternatives: tuple[str, ...] = ()
@@ -88,11 +94,13 @@ class Circuit(ByHand):
         self.quotas: dict[str, Circuit] | None = None
         self.worked: dict[str, None] | None = None
         self.sample_at = 0.0
+        self.told_at = NEVER
+        self.untold = 0
         self.cost = 0.0
         self._credential: str | None = None
         self._lock = threading.Lock()
         self._state = first
-        self.refresh()
+        self._refresh()
 
     # --- one call -----------------------------------------------------------------------------------------------------
 
@@ -100,7 +108,7 @@ class Circuit(ByHand):
         self, timeout: float | None = None, site: Any = None, credential: str | None = None
     ) -> Admitted | Refused:
         """Ask to be let through. Counts nothing; `decide` does, once the caller knows what it makes of the answer."""
-        now = self.clock.now()
+        now = self.now()
         state = self._state
         if type(state) is Open and now < state.episode.until:  # the common refusal takes no lock and no step
             left = state.episode.until - now
@@ -140,6 +148,15 @@ class Circuit(ByHand):
             stats = self.stats
             stats.time_saved += cost
 
+    def tell(self) -> int:
+        """How many refusals the one to be told now stands for; 0 if it is held back (one a `TELL_EVERY` is told)."""
+        now = self.now()
+        if now < self.told_at:
+            self.untold += 1
+            return 0
+        self.told_at, stands_for, self.untold = now + TELL_EVERY, self.untold + 1, 0
+        return stands_for
+
     @property
     def current(self) -> int:
         """The fence id as it stands; for a charge that has no permit of its own."""
@@ -149,7 +166,7 @@ class Circuit(ByHand):
 
     def snapshot(self) -> Snapshot:
         """The circuit as this moment makes it; changes nothing."""
-        return view(self.name, self._state, self.policy, self.clock.now())
+        return view(self.name, self._state, self.policy, self.now())
 
     @property
     def state(self) -> str:
@@ -188,9 +205,9 @@ class Circuit(ByHand):
     def _commit(self, event: Event, site: Any = None, credential: str | None = None) -> tuple[Effect, ...]:
         with self._lock:
             before = self._state
-            self._state, effects = machine.step(before, event, self.policy, self.clock.now())
+            self._state, effects = machine.step(before, event, self.policy, self.now())
             if self._state is not before:
-                self.refresh()
+                self._refresh()
             for effect in effects:
                 self._count(effect)
         told = tuple(e for e in effects if not isinstance(e, (Admitted, Refused, Counted)))
@@ -213,17 +230,24 @@ class Circuit(ByHand):
             self.stats.fail(PROBE_LAPSED)
 
     def refresh(self) -> None:
-        """Set the two attributes that the hot path reads.
+        """A credential's circuit moved: look again at what the hot path reads."""
+        with self._lock:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        """Set the two attributes that the hot path reads. Under the lock, lest an older look overwrites a newer one.
 
         ``gate`` is the permit id while closed, unpaused and enforcing, else ``None``: the whole admission test.
         ``busy`` says that a success changes something, so that it must go through the machine.
         """
         state = self._state
-        closed = type(state) is Closed
         quotas = self.quotas
         clear = quotas is None or all(type(quota._state) is Closed for quota in list(quotas.values()))
-        self.busy = not closed or bool(state.failures or state.throttles or state.window is not None or quotas)  # type: ignore[attr-defined]
-        self.gate: int | None = state.id if closed and clear and self.mode == "enforce" else None
+        if isinstance(state, Closed):
+            self.busy = bool(state.failures or state.throttles or state.window is not None or quotas)
+            self.gate: int | None = state.id if clear and self.mode == "enforce" else None
+        else:
+            self.busy, self.gate = True, None
 
     def heir(self, fingerprint: str) -> Circuit:
         """This credential's quota circuit, made at its first 429 or 401."""

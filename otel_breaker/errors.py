@@ -14,6 +14,7 @@ it. It is never one of the library's retryable exceptions.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from . import answers
@@ -28,31 +29,49 @@ class SettingsError(BreakerError):
 
 
 class CircuitOpenError(BreakerError):
-    """A call was refused without touching the wire.
-
-    Attributes:
-        key: name of the circuit.
-        tool: the tool's name as the model knows it; the circuit's name where there is no tool.
-        state: the circuit's state when it refused.
-        decision: ``circuit_open``, ``probe_in_flight``, ``forced_open``, ``credential_paused`` or ``throttled``.
-        error_type: reason code of the last failure, or ``None``.
-        retry_after: seconds until a call may be let through; above 0.
-        alternatives: tool names to use instead.
-    """
+    """A call was refused without touching the wire."""
 
     status = "circuit_open"
 
     def __init__(self, **facts: Any) -> None:
         # Only Exception's own __init__: the libraries' cooperative ones want arguments that we do not have.
         Exception.__init__(self)
-        self._facts = facts
-        self.key: str = facts.get("key", "")
-        self.tool: str = facts.get("tool") or self.key
-        self.state: str = facts.get("state", "open")
-        self.decision: str = facts.get("decision", "circuit_open")
-        self.error_type: str | None = facts.get("error_type")
-        self.retry_after: float = facts.get("retry_after", 1.0)
-        self.alternatives: tuple[str, ...] = tuple(facts.get("alternatives", ()))
+        self._facts: dict[str, Any] = facts
+
+    @property
+    def key(self) -> str:
+        """Name of the circuit."""
+        return str(self._facts.get("key", ""))
+
+    @property
+    def tool(self) -> str:
+        """The tool's name as the model knows it; the circuit's name where there is no tool."""
+        return self._facts.get("tool") or self.key
+
+    @property
+    def state(self) -> str:
+        """The circuit's state when it refused."""
+        return str(self._facts.get("state", "open"))
+
+    @property
+    def decision(self) -> str:
+        """Why: ``circuit_open``, ``probe_in_flight``, ``forced_open``, ``credential_paused`` or ``throttled``."""
+        return str(self._facts.get("decision", "circuit_open"))
+
+    @property
+    def error_type(self) -> str | None:
+        """Reason code of the last failure, or ``None``."""
+        return self._facts.get("error_type")
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds until a call may be let through; above 0."""
+        return float(self._facts.get("retry_after", 1.0))
+
+    @property
+    def alternatives(self) -> tuple[str, ...]:
+        """Tools to use instead."""
+        return tuple(self._facts.get("alternatives", ()))
 
     @property
     def reason(self) -> str:
@@ -80,6 +99,23 @@ class CircuitOpenError(BreakerError):
         # A fitted class cannot be found by name; its plain base can.
         plain = next(cls for cls in type(self).__mro__ if cls in _PLAIN)
         return _rebuild, (plain, self._facts)
+
+
+class PromptRefusal(CircuitOpenError):  # noqa: N818 - its public name is that of its base
+    """The refusal of the hot path: it looks its facts up only if somebody asks."""
+
+    def __init__(self, look: Callable[..., dict[str, Any]], *args: Any) -> None:
+        self._look = (look, args)
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "_facts":
+            raise AttributeError(name)
+        look, args = self._look
+        self._facts = look(*args)
+        return self._facts
+
+
+PromptRefusal.__name__ = PromptRefusal.__qualname__ = CircuitOpenError.__name__
 
 
 class ProbeInFlightError(CircuitOpenError):

@@ -39,7 +39,7 @@ flush = providers.flush
 class _State:
     """What was configured and what goes on in this process."""
 
-    __slots__ = ("bridge", "budget", "log", "merged_logs", "merged_spans", "own", "span", "started")
+    __slots__ = ("bridge", "budget", "log", "own", "span", "started")
 
     def __init__(self) -> None:
         self.span = self.log = self.own = True
@@ -50,8 +50,6 @@ class _State:
         self.started = False
         self.budget = events.SpanBudget()
         self.bridge = events.Bridge()
-        self.merged_logs = events.Merge()
-        self.merged_spans = events.Merge()
 
 
 _state = _State()
@@ -180,20 +178,20 @@ def on_refuse(
     """A call was refused (or would have been, in observe mode)."""
     span = get_current_span(ctx)
     recording = span.is_recording()
-    logger = providers.logger() if _state.log else None
-    merged = _state.merged_logs(circuit) if logger is not None else 0
-    alone = _state.own and not recording and not span.get_span_context().is_valid
-    tracer = providers.tracer() if alone else None
-    spanned = _state.merged_spans(circuit) if tracer is not None else 0
-    if not (merged or spanned or (recording and _state.span)):
+    merged = circuit.tell()
+    if not (merged or (recording and _state.span)):
         return
     event = events.rejected(circuit, site, decision, retry_after, credential)
-    if logger is not None and merged:
+    logger = providers.logger() if merged and _state.log else None
+    if logger is not None:
         events.to_log(logger, event, merged)
-    if tracer is not None and spanned:
-        spans.refusal(tracer, ctx, event, spanned, write_events=_state.span)
-    elif recording and _state.span and not (merged and _state.bridge.installed()):
-        _state.budget.add(span, event)
+    if recording:
+        if _state.span and not (logger is not None and _state.bridge.installed()):
+            _state.budget.add(span, event)
+    elif merged and _state.own and not span.get_span_context().is_valid:
+        tracer = providers.tracer()
+        if tracer is not None:
+            spans.refusal(tracer, ctx, event, merged, write_events=_state.span)
 
 
 # --- circuits ---------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -169,25 +168,6 @@ class SpanBudget:
             span.add_event(event.name, event.attributes, event.at)
         else:
             span.set_attribute(names.EVENTS_DROPPED, seen[0] - CALL_EVENTS_MAX)
-
-
-class Merge:
-    """Lets one refusal through for each circuit and second, with the number that it stands for."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._circuits: WeakKeyDictionary[Circuit, tuple[float, int]] = WeakKeyDictionary()
-
-    def __call__(self, circuit: Circuit) -> int:
-        """How many refusals the one to be written now stands for; 0 if it is to be held back."""
-        now = circuit.clock.now()
-        with self._lock:
-            last, held = self._circuits.get(circuit, (-math.inf, 0))
-            if now - last < MERGE_SECONDS:
-                self._circuits[circuit] = (last, held + 1)
-                return 0
-            self._circuits[circuit] = (now, 0)
-            return held + 1
 
 
 # --- into the log signal ----------------------------------------------------------------------------------------------
