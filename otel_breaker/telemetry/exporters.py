@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 from otel_breaker import _log
 
 Signal = Literal["traces", "metrics", "logs"]
-SIGNALS: Final[tuple[Signal, ...]] = ("traces", "metrics", "logs")
+SIGNALS: Final[tuple[Signal, ...]] = ("metrics", "logs", "traces")
+"""In the order in which they are flushed: what pages comes first."""
+
 INTERVAL: Final = 15.0
 """Seconds between two exports of metrics; a page must not wait for the SDK's 60."""
 

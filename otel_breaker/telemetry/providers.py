@@ -41,7 +41,7 @@ _Done = queue.SimpleQueue[bool]
 class _State:
     """Our providers in this process, and the tracer and logger last handed out."""
 
-    __slots__ = ("interval", "logger", "mine", "requests", "started", "thread", "tracer", "watching")
+    __slots__ = ("interval", "logger", "mine", "requests", "started", "thread", "tracer", "watch_due")
 
     def __init__(self) -> None:
         self.started = False
@@ -52,7 +52,7 @@ class _State:
         self.thread: threading.Thread | None = None
         self.tracer: tuple[Any, Tracer] | None = None
         self.logger: tuple[Any, Logger] | None = None
-        self.watching = False
+        self.watch_due = False
 
 
 _state = _State()
@@ -77,6 +77,7 @@ def start() -> None:
     state.thread = threading.Thread(target=_run, args=(state,), name="otel-breaker-export", daemon=True)
     state.thread.start()
     atexit.register(_at_exit)
+    state.watch_due = True
     _watch_sigterm(state)
 
 
@@ -100,6 +101,8 @@ def _is_proxy(provider: Any) -> bool:
 def tracer() -> Tracer | None:
     """The program's tracer, else ours, else ``None``. Cheap, and right also when the program sets its provider late."""
     state = _state
+    if state.watch_due:
+        _watch_sigterm(state)
     provider: Any = trace.get_tracer_provider()
     if type(provider) is ProxyTracerProvider:
         provider = state.mine.get("traces")
@@ -206,11 +209,10 @@ def _at_exit() -> None:
 
 def _watch_sigterm(state: _State) -> None:
     """Flush on SIGTERM too, where the program left it to end the process at once. Only the main thread may ask."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _on_sigterm)
-        state.watching = True
+    if threading.current_thread() is threading.main_thread():
+        state.watch_due = False
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _on_sigterm)
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:

@@ -33,7 +33,7 @@ class Signals:
         self.reader = InMemoryMetricReader()
         self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
         self._spans = InMemorySpanExporter()
-        self._records = InMemoryLogRecordExporter()
+        self._records: Any = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
         self.traces.add_span_processor(SimpleSpanProcessor(self._spans))
         self.logs.add_log_record_processor(SimpleLogRecordProcessor(self._records))
         self.tracer = self.traces.get_tracer("program")

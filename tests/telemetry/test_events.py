@@ -17,7 +17,7 @@ from otel_breaker import Circuit, CircuitOpenError, Policy, _guard, registry
 from otel_breaker._frames import Site
 from otel_breaker.core.clock import ManualClock
 from otel_breaker.outcomes import OK, THROTTLED, UNAUTHORIZED, Outcome
-from otel_breaker.telemetry import emit
+from otel_breaker.telemetry import emit, events
 from tests.telemetry.signals import Signals
 
 POLICY = Policy(failure_threshold=1, cooldown=30)
@@ -215,13 +215,13 @@ def test_credentials_have_events_of_their_own(signals: Signals, circuit: Circuit
         call(circuit, Outcome(UNAUTHORIZED), credential="f00d")
         refused(circuit, credential="f00d")
 
-    events = dict(signals.plain_spans[-1]["events"])
-    assert events["otel_breaker.credential.revoked"] == {
+    seen = dict(signals.plain_spans[-1]["events"])
+    assert seen["otel_breaker.credential.revoked"] == {
         **BASE,
         "otel_breaker.credential": "f00d",
         "otel_breaker.state": "open",
     }
-    assert events["otel_breaker.call.rejected"] == {
+    assert seen["otel_breaker.call.rejected"] == {
         **BASE,
         "otel_breaker.credential": "f00d",
         "otel_breaker.state": "open",
@@ -296,11 +296,11 @@ def test_a_lapse_is_told_with_its_true_time(signals: Signals, circuit: Circuit, 
 # --- which of the two -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("events", "on_span", "in_log"), [
+@pytest.mark.parametrize(("chosen", "on_span", "in_log"), [
     ("both", 3, 2), ("span", 3, 0), ("log", 0, 2), ("none", 0, 0),
 ])  # fmt: skip
-def test_events_setting(signals: Signals, circuit: Circuit, events: str, on_span: int, in_log: int) -> None:
-    emit.configure(events)
+def test_events_setting(signals: Signals, circuit: Circuit, chosen: str, on_span: int, in_log: int) -> None:
+    emit.configure(chosen)
     with signals.tracer.start_as_current_span("agent"):
         broken(circuit)
         refused(circuit)
@@ -507,7 +507,7 @@ def test_tasks_have_own_spans_apart(signals: Signals) -> None:
         return trace.get_current_span().get_span_context().span_id
 
     async def main() -> list[int]:
-        return await asyncio.gather(*(_guard.acall(TOOL, circuit, body, (), {}) for _ in range(5)))
+        return list(await asyncio.gather(*(_guard.acall(TOOL, circuit, body, (), {}) for _ in range(5))))
 
     found = asyncio.run(main())
     assert len(set(found)) == 5
@@ -570,7 +570,7 @@ def test_a_fault_of_ours_changes_no_call(
     def explode(*args: object) -> None:
         raise RuntimeError("injected")
 
-    monkeypatch.setattr(emit.events, "describe", explode)
+    monkeypatch.setattr(events, "describe", explode)
     with signals.tracer.start_as_current_span("agent"):
         for _ in range(3):
             assert call(circuit, "result") == "result"
