@@ -34,7 +34,7 @@ class Finder:
             if getattr(spec, "_initializing", False):
                 try:
                     importlib.import_module(name)
-                except Exception:  # noqa: BLE001 - the importing thread gets this error itself
+                except Exception:  # the importing thread gets this error itself
                     continue
 
     def remove(self) -> None:
@@ -72,7 +72,7 @@ class Finder:
     def _patch(self, name: str) -> None:
         try:
             self._apply(name)
-        except Exception as error:  # noqa: BLE001 - we are inside the user's import statement
+        except Exception as error:  # we are inside the user's import statement
             _log.fault(("import", name), f"{name} could not be patched: not guarded", error)
 
 

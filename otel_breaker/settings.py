@@ -109,7 +109,7 @@ class _Stderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             sys.stderr.write(self.format(record) + "\n")
-        except Exception:  # noqa: BLE001 - logging's own rule: a log line never stops the program
+        except Exception:  # logging's own rule: a log line never stops the program
             self.handleError(record)
 
 
