@@ -68,7 +68,7 @@ def _shown(headers: Any) -> dict[str, str]:
     found = {}
     for key, value in pairs(headers):
         try:
-            name = plain(key).lower()
+            name = (key if type(key) is str else plain(key)).lower()
             if name in _CREDENTIAL_HEADERS:
                 found[name] = plain(value).strip()
         except TypeError:
@@ -79,16 +79,20 @@ def _shown(headers: Any) -> dict[str, str]:
 def _of_header(name: str, value: str) -> str | None:
     if name != "authorization":
         return fingerprint(name, value)
+    scheme, _, token = value.partition(" ")
+    if not token:
+        return fingerprint("", value)
+    scheme = scheme.lower()
+    if scheme == "bearer":
+        return fingerprint(scheme, token.strip())
     if (signed := _SIGV4.match(value)) is not None:
         return fingerprint("aws", signed[1])
-    scheme, _, token = value.rpartition(" ") if value.count(" ") == 1 else value.partition(" ")
-    scheme = scheme.lower() if token else ""
     if scheme in _CHANGING_SCHEMES:
         return None
     if scheme in _SIGNED_SCHEMES:
         lasting = "\0".join(f"{k.lower()}={v}" for k, v in _LASTING_PARAMETER.findall(token))
         return fingerprint(scheme, lasting) if lasting else None
-    return fingerprint(scheme, token.strip() or value)
+    return fingerprint(scheme, token.strip())
 
 
 def _of_url(url: str) -> str | None:
