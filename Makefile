@@ -18,7 +18,7 @@ demo: $(VENV)/.package
 	$(BIN)/otel-breaker demo
 
 $(VENV)/.package: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
@@ -27,4 +27,4 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "otel-breaker needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo 'otel-breaker needs the venv module: apt-get install python3-venv, or another PYTHON=...'; exit 1; }

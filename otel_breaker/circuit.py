@@ -214,7 +214,8 @@ class Circuit(ByHand):
         if told:
             if self.parent is not None:
                 self.parent.refresh()
-            _effects.publish(self, told, site, credential)
+            # A quota circuit's events have its dependency's name; the credential tells them apart.
+            _effects.publish(self, told, site, self.key.scope if self.role == "quota" else credential)
         return effects
 
     def _count(self, effect: Effect) -> None:

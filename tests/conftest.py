@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from otel_breaker import _log, _registry
+import otel_breaker
+from otel_breaker import _log, _registry, settings
 from otel_breaker._registry import Registry
 from otel_breaker.core.clock import ManualClock
+from tests.support.faults import Script
 
 pytest_plugins = ["tests.support.skips"]
 
@@ -28,6 +31,52 @@ def breaker_registry(manual_clock: ManualClock) -> Iterator[Registry]:
         yield fresh
     finally:
         _registry.swap(old)
+
+
+@pytest.fixture
+def configure() -> Iterator[Callable[..., None]]:
+    """``configure(**settings)``: the settings of the process, for this test."""
+
+    def use(**kwargs: Any) -> None:
+        settings.use(settings.load(**kwargs))
+
+    yield use
+    settings.forget()
+
+
+@pytest.fixture
+def transitions() -> Iterator[list[Any]]:
+    """Every transition from now on, as a listener is told of them."""
+    told: list[Any] = []
+    remove = otel_breaker.add_listener(told.append)
+    yield told
+    remove()
+
+
+@pytest.fixture
+def patched(breaker_registry: Registry) -> Iterator[Registry]:
+    """The HTTP libraries, patched, over a fresh registry and default settings."""
+    import httpx
+    import httpx2
+    import requests
+
+    from otel_breaker.instrumentations import _patch
+
+    assert httpx
+    assert httpx2
+    assert requests
+    settings.use(settings.load())
+    _patch.enable()
+    yield breaker_registry
+    _patch.remove()
+    settings.forget()
+
+
+@pytest.fixture
+def srv() -> Iterator[Script]:
+    """A server with scripted replies."""
+    with Script() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, Final
 
 from otel_breaker import _log
+
 from ._table import TARGETS, Target
 
 _lock = threading.RLock()
@@ -64,7 +65,7 @@ def apply(module_name: str) -> None:
             try:
                 if _wanted(row.library) and _supported(row):
                     _wrap(row)
-            except Exception as error:  # noqa: BLE001 - importing a library must not fail because of us
+            except Exception as error:
                 _log.fault(("patch", row), f"{row.library}: {row.attribute} could not be patched: not guarded", error)
 
 
@@ -87,7 +88,7 @@ def remove() -> None:
                 if vars(put.owner).get(put.name) is put.wrapper:
                     setattr(put.owner, put.name, put.wrapper.__wrapped__)
                     del _installed[row]
-            except Exception as error:  # noqa: BLE001 - the gate is closed already
+            except Exception as error:
                 _log.fault(("patch", row), f"{row.library}: {row.attribute} keeps its wrapper, switched off", error)
 
 
@@ -120,6 +121,7 @@ def _wrap(row: Target) -> None:
         lost = "redirects and retries inside a call go unwatched" if row.optional else "its calls are not guarded"
         _log.once(("missing", row), "%s %s has no %s: %s", row.library, _version(row.distribution), row.attribute, lost)
         return
+    _missing.discard(row)
     if _wrapped_by_us(original):  # by an earlier import, or under another name (httpx2.alias_httpx)
         return
     ours, _, function = row.wrapper.partition(":")
@@ -202,6 +204,7 @@ def _wanted(library: str) -> bool:
     return named and library not in chosen.disabled_instrumentations
 
 
+@cache
 def _version(distribution: str) -> str | None:
     from importlib import metadata
 

@@ -126,28 +126,30 @@ def enter(handle: object) -> None:
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
-@_never_raises
 def on_admit(ctx: Context, circuit: Circuit, site: Any, probe: bool, credential: str | None = None) -> object | None:
     """A call goes ahead. Returns what `on_done` needs; ``None`` if only a probe's end need be told."""
-    span = get_current_span(ctx)
-    if span.is_recording():
-        if _state.span:
-            event = events.admitted(circuit, site, probe, credential)
-            if probe:
-                span.add_event(event.name, event.attributes, event.at)
-            else:
-                _state.budget.add(span, event)
+    try:
+        span = get_current_span(ctx)
+        if span.is_recording():
+            if _state.span:
+                event = events.admitted(circuit, site, probe, credential)
+                if probe:
+                    span.add_event(*event)
+                else:
+                    _state.budget.add(span, event)
+            return None
+        if not _state.own or span.get_span_context().is_valid:
+            return None
+        tracer = providers.tracer()
+        if tracer is None:
+            return None
+        handle = OwnSpan(tracer, ctx, events.admitted(circuit, site, probe, credential), write_events=_state.span)
+        if site is not None and site.layer == "tool":
+            handle.begin()
+        return handle
+    except Exception as error:
+        _log.fault(("emit", "on_admit"), "an event could not be written", error)
         return None
-    if not _state.own or span.get_span_context().is_valid:
-        return None
-    tracer = providers.tracer()
-    if tracer is None:
-        return None
-    event = events.admitted(circuit, site, probe, credential)
-    handle = OwnSpan(tracer, ctx, event, write_events=_state.span)
-    if site is not None and site.layer == "tool":
-        handle.begin()
-    return handle
 
 
 @_never_raises
@@ -168,7 +170,7 @@ def on_done(
     elif finished is not None and _state.span:
         span = get_current_span()
         if span.is_recording():
-            span.add_event(finished.name, finished.attributes, finished.at)
+            span.add_event(*finished)
 
 
 @_never_raises
@@ -226,6 +228,6 @@ def _publish(event: Event, site: Any) -> None:
         return
     span = get_current_span(ctx)
     if span.is_recording():
-        span.add_event(event.name, event.attributes, event.at)
+        span.add_event(*event)
     elif site is not None and not span.get_span_context().is_valid and own_spans():
         spans.hold(event)

@@ -6,8 +6,7 @@ import functools
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from opentelemetry._logs import Logger, LogRecord, SeverityNumber, get_logger_provider
@@ -35,8 +34,7 @@ _SEVERITY_TEXT: Final = {SeverityNumber.INFO: "INFO", SeverityNumber.WARN: "WARN
 Attributes = dict[str, str | int | float]
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One thing that happened, ready to be written. ``at`` is nanoseconds since the epoch."""
 
     name: str
@@ -165,7 +163,7 @@ class SpanBudget:
             seen = self._spans[span] = [0]
         seen[0] += 1
         if seen[0] <= CALL_EVENTS_MAX:
-            span.add_event(event.name, event.attributes, event.at)
+            span.add_event(*event)
         else:
             span.set_attribute(names.EVENTS_DROPPED, seen[0] - CALL_EVENTS_MAX)
 

@@ -38,8 +38,15 @@ def wanted(signal: Signal) -> bool:
     )  # fmt: skip
 
 
+def from_file() -> bool:
+    """Whether a declarative configuration decides; the SDK's own threads then do the work, also after a fork."""
+    return bool(_env("OTEL_CONFIG_FILE"))
+
+
 def interval() -> float:
-    """Seconds between two exports of metrics."""
+    """Seconds between two exports of metrics; without end where the file's own reader does that."""
+    if from_file():
+        return math.inf
     try:
         chosen = float(_env("OTEL_METRIC_EXPORT_INTERVAL")) / 1000
     except ValueError:
@@ -56,14 +63,14 @@ def build(signals: list[Signal], fresh_id: bool) -> dict[Signal, Any]:
     """
     from opentelemetry.sdk.resources import Resource
 
+    own_id = Resource({_ID: str(uuid.uuid4())})
     resource = Resource.create()
     if fresh_id or _ID not in resource.attributes:
-        resource = resource.merge(Resource({_ID: str(uuid.uuid4())}))
-    path = _env("OTEL_CONFIG_FILE")
+        resource = resource.merge(own_id)
     built: dict[Signal, Any] = {}
     for signal in signals:
         try:
-            provider = _from_file(signal, path) if path else _BUILDERS[signal](_exporters(signal), resource)
+            provider = _described(signal, own_id) if from_file() else _BUILDERS[signal](_exporters(signal), resource)
         except Exception as error:  # the program goes on without this signal
             _log.fault(("exporter", signal), f"{signal} of the circuit breakers cannot be exported", error)
             continue
@@ -149,7 +156,7 @@ _BUILDERS: Final[dict[Signal, Callable[[list[Any], Any], Any]]] = {
 # --- by declarative configuration -------------------------------------------------------------------------------------
 
 
-def _from_file(signal: Signal, path: str) -> Any:
+def _described(signal: Signal, own_id: Any) -> Any:
     """The provider that the file describes. Its section may be missing: then there is none."""
     try:
         from importlib import import_module
@@ -161,11 +168,12 @@ def _from_file(signal: Signal, path: str) -> Any:
     except ImportError:
         _log.once("configuration", "OTEL_CONFIG_FILE is set but opentelemetry-configuration is not installed")
         return None
-    model = configuration.load_config_file(path)
+    model = configuration.load_config_file(_env("OTEL_CONFIG_FILE"))
     section = getattr(model, f"{kind}_provider")
     if model.disabled or section is None:
         return None
-    provider = getattr(module, f"create_{kind}_provider")(section, resources.create_resource(model.resource))
+    resource = own_id.merge(resources.create_resource(model.resource))
+    provider = getattr(module, f"create_{kind}_provider")(section, resource)
     atexit.unregister(provider.shutdown)  # it waits for the exporter; ours are flushed within a bound of our own
     return provider
 

@@ -122,11 +122,10 @@ class _Collector:
 
 
 def _numbers(pairs: Iterable[tuple[str, str]], key: str) -> _Observe:
-    attributes = [(value, slot) for value, slot in pairs]
     return lambda: [
         Observation(getattr(stats, slot), {names.NAME: stats.name, key: value})
         for stats in registry().names()
-        for value, slot in attributes
+        for value, slot in pairs
     ]
 
 
@@ -162,8 +161,9 @@ def _failures(collector: _Collector) -> list[Observation]:
 
 
 def _transitions(collector: _Collector) -> list[Observation]:
-    moves = [(s.name, pair, n) for s in registry().names() for pair, n in s.transitions.copy().items()]
-    series: _Series = {(name, f"{previous} {state}"): n for name, (previous, state), n in moves}
+    series: _Series = {
+        (s.name, " ".join(pair)): n for s in registry().names() for pair, n in s.transitions.copy().items()
+    }
     folded = collector.fold(names.TRANSITIONS[0], series)
     return [
         Observation(value, {names.NAME: name, names.PREVIOUS_STATE: previous, names.STATE: state})
@@ -191,7 +191,6 @@ def _safely(instrument: str, observe: _Observe) -> Callable[[CallbackOptions], l
 
 
 def _create(meter: Meter) -> Histogram:
-    """All instruments of one meter."""
     collector = _Collector()
     counter, gauge = meter.create_observable_counter, meter.create_observable_gauge
     up_down = meter.create_observable_up_down_counter
@@ -213,8 +212,7 @@ def _create(meter: Meter) -> Histogram:
         (up_down, names.CIRCUITS, lambda: [Observation(len(list(registry())))]),
         (counter, names.STORE_ERRORS, lambda: [Observation(registry().store_errors)]),
     ]
-    for create, instrument, observe in rows:
-        name, unit, description = instrument
+    for create, (name, unit, description), observe in rows:
         create(name, callbacks=[_safely(name, observe)], unit=unit, description=description)
     name, unit, description = names.OPEN_DURATION
     return meter.create_histogram(
@@ -222,14 +220,8 @@ def _create(meter: Meter) -> Histogram:
     )
 
 
-class _State:
-    """Which providers carry the instruments, and the histogram of each."""
-
-    def __init__(self) -> None:
-        self.registered: dict[int, tuple[MeterProvider, Histogram]] = {}
-
-
-_state = _State()
+_registered: dict[int, tuple[MeterProvider, Histogram]] = {}
+"""Which providers carry the instruments, and the histogram of each."""
 
 
 def register(provider: MeterProvider | None = None) -> None:
@@ -239,19 +231,19 @@ def register(provider: MeterProvider | None = None) -> None:
     counts for the provider that the proxy comes to stand for.
     """
     target = metrics.get_meter_provider() if provider is None else provider
-    for known, _ in list(_state.registered.values()):
+    for known, _ in list(_registered.values()):
         if known is target or getattr(known, "_real_meter_provider", None) is target:
             return
     histogram = _create(target.get_meter(names.SCOPE, __version__))
-    _state.registered[id(target)] = (target, histogram)
+    _registered[id(target)] = (target, histogram)
 
 
 def unregister(provider: MeterProvider) -> None:
     """Forget a provider of ours that was dropped."""
-    _state.registered.pop(id(provider), None)
+    _registered.pop(id(provider), None)
 
 
 def episode_over(name: str, seconds: float) -> None:
     """Record the length of a finished episode."""
-    for _, histogram in list(_state.registered.values()):
+    for _, histogram in list(_registered.values()):
         histogram.record(seconds, {names.NAME: name})

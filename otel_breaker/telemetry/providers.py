@@ -65,10 +65,11 @@ def start() -> None:
     if state.started:
         return
     state.started = True
-    missing: list[Signal] = [one for one in exporters.SIGNALS if exporters.wanted(one) and not _is_set(one)]
-    if not missing:
-        return
-    state.mine = exporters.build(missing, _forked)
+    missing: list[Signal] = [
+        one for one in exporters.SIGNALS if exporters.wanted(one) and not _is_set(one) and one not in state.mine
+    ]
+    if missing:
+        state.mine = {**state.mine, **exporters.build(missing, _forked)}
     if not state.mine:
         return
     if "metrics" in state.mine:
@@ -76,6 +77,7 @@ def start() -> None:
     state.interval = exporters.interval()
     state.thread = threading.Thread(target=_run, args=(state,), name="otel-breaker-export", daemon=True)
     state.thread.start()
+    atexit.unregister(_at_exit)  # a forked child has inherited it
     atexit.register(_at_exit)
     state.watch_due = True
     _watch_sigterm(state)
@@ -228,10 +230,12 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
 def _after_fork_in_child() -> None:
     """Leave the parent's providers alone; the child builds its own at its next guarded call."""
     global _state, _forked
-    for provider in _state.mine.values():
+    inherited, _state, _forked = _state.mine, _State(), True
+    if exporters.from_file():  # these have threads of their own, which the SDK starts again and gives a new identity
+        _state.mine = inherited
+        return
+    for provider in inherited.values():
         metrics.unregister(provider)
-    _state = _State()
-    _forked = True
 
 
 if hasattr(os, "register_at_fork"):

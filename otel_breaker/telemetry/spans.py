@@ -106,7 +106,7 @@ class OwnSpan:
     def _write(self, span: Span, happened: Iterable[Event]) -> None:
         if self._write_events:
             for event in happened:
-                span.add_event(event.name, event.attributes, event.at)
+                span.add_event(*event)
 
 
 def refusal(tracer: Tracer, outer: Context, rejected: Event, merged: int, *, write_events: bool) -> None:
@@ -114,7 +114,7 @@ def refusal(tracer: Tracer, outer: Context, rejected: Event, merged: int, *, wri
     span = _start(tracer, outer, {**rejected.attributes, names.MERGED: merged}, rejected.at)
     if write_events:
         for event in (*_take(), rejected):
-            span.add_event(event.name, event.attributes, event.at)
+            span.add_event(*event)
     span.end()
 
 

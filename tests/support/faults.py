@@ -88,10 +88,10 @@ class Connection:
         """Write these bytes."""
         self.sock.sendall(data)
 
-    def head(self, status: int, headers: Mapping[str, str]) -> None:
-        """Write the status line and these headers."""
+    def head(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
+        """Write the status line and these headers, with what follows them, in one piece."""
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        self.send(f"HTTP/1.1 {status} {PHRASES.get(status, 'X')}\r\n{lines}\r\n".encode())
+        self.send(f"HTTP/1.1 {status} {PHRASES.get(status, 'X')}\r\n{lines}\r\n".encode() + body)
 
     def answer(
         self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None, length: int | None = None
@@ -101,8 +101,7 @@ class Connection:
         for name, value in (headers or {}).items():
             declared = {known: kept for known, kept in declared.items() if known.lower() != name.lower()}
             declared[name] = value
-        self.head(status, declared)
-        self.send(body)
+        self.head(status, declared, body)
 
     def chunk(self, data: bytes) -> None:
         """One chunk of a chunked body; empty ends it."""
@@ -160,6 +159,8 @@ class _Server:
                     self.connections[name] += 1
                     self._open.add(sock)
                 sock.settimeout(20)
+                if family == socket.AF_INET:
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self._serve, args=(handler, sock, tls), daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
