@@ -1,0 +1,139 @@
+"""httpx and httpx2: two unrelated packages with the same two layers, so one set of hooks.
+
+`Client.send` is outside redirects, auth flows and the reading of a body that is not streamed; `_send_single_request` is
+one request on the wire. Official instrumentors wrap the transports, below both.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cached_property
+from typing import Any
+
+from otel_breaker import _guard, _log, keys
+from otel_breaker._frames import CIRCUIT, PENDING, Site
+
+from . import _http, _httpx_body
+
+
+class Family:
+    """The hooks of one of the two packages, as wrapt wrappers."""
+
+    def __init__(self, library: str) -> None:
+        self.library = library
+        self._outer = Site(library, fit=self._fit, judge=self._judge)
+        self._hop = Site(library, fit=self._fit, judge=self._judge_hop)
+        self._wallet = _http.Wallet()
+
+    def client_send(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
+        """``Client.send``."""
+        plan = self._plan(client, args, kwargs)
+        if plan is None:
+            return wrapped(*args, **kwargs)
+        circuit, credential, timeout = plan
+        return _guard.call(self._outer, circuit, wrapped, args, kwargs, credential, timeout)
+
+    async def async_client_send(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
+        """``AsyncClient.send``."""
+        plan = self._plan(client, args, kwargs)
+        if plan is None:
+            return await wrapped(*args, **kwargs)
+        circuit, credential, timeout = plan
+        return await _guard.acall(self._outer, circuit, wrapped, args, kwargs, credential, timeout)
+
+    def client_hop(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
+        """``Client._send_single_request``."""
+        circuit = self._hop_of(client, args, kwargs)
+        if circuit is None:
+            return wrapped(*args, **kwargs)
+        return _guard.call(self._hop, circuit, wrapped, args, kwargs, hop=True)
+
+    async def async_client_hop(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
+        """``AsyncClient._send_single_request``."""
+        circuit = self._hop_of(client, args, kwargs)
+        if circuit is None:
+            return await wrapped(*args, **kwargs)
+        return await _guard.acall(self._hop, circuit, wrapped, args, kwargs, hop=True)
+
+    # --- before the call ----------------------------------------------------------------------------------------------
+
+    def _plan(self, client: Any, args: Any, kwargs: Any) -> tuple[Any, str | None, float | None] | None:
+        """(circuit, credential, timeout), or ``None`` to stay out of it."""
+        try:
+            request = args[0] if args else kwargs["request"]
+            url, headers = request.url, request.headers
+            dependency = _dependency(client, url)
+            circuit = _http.circuit_for(dependency, f"{url.scheme}://{dependency}{url.path}", headers.get("user-agent"))
+            if circuit is None or dependency is None:
+                return None
+            credential = _http.visible(headers, str(url), kwargs.get("auth"))
+            if credential is None:
+                credential = self._wallet.recall(client, dependency)
+            timeout = (request.extensions.get("timeout") or {}).get("read")
+            return circuit, credential, timeout
+        except Exception as error:
+            _log.fault(self.library, f"{self.library}: a call could not be guarded", error)
+            return None
+
+    def _hop_of(self, client: Any, args: Any, kwargs: Any) -> Any:
+        """The circuit of the call that this is a hop of, or ``None``. Learns the credential that is on the wire."""
+        try:
+            frame = _guard.current_frame(self.library)
+            if frame is None:
+                return None
+            circuit = frame[CIRCUIT]
+            request = args[0] if args else kwargs["request"]
+            dependency = circuit.key.dependency
+            if _dependency(client, request.url) == dependency:  # a redirect elsewhere is another host's business
+                credential = keys.credential_of(request.headers, str(request.url))
+                _guard.learn(frame, credential)
+                self._wallet.learn(client, dependency, credential)
+            return circuit
+        except Exception as error:
+            _log.fault(self.library, f"{self.library}: a hop could not be watched", error)
+            return None
+
+    # --- after it -----------------------------------------------------------------------------------------------------
+
+    def _judge_hop(self, frame: Any, response: Any) -> Any:
+        return _http.answered(frame[CIRCUIT], response.status_code, response.headers)
+
+    def _judge(self, frame: Any, response: Any) -> Any:
+        circuit = frame[CIRCUIT]
+        outcome = _http.answered(circuit, response.status_code, response.headers)
+        if outcome.kind != "success":
+            return outcome
+        if response.is_closed:  # read to its end inside `send`
+            whole = response.status_code != 200 or not _http.wants_json(circuit) or _http.is_json(response.content)
+            return outcome if whole else _http.MALFORMED
+        if _bodiless(response):
+            return outcome
+        _httpx_body.watch(self._module, response, _http.Body(frame))
+        return PENDING
+
+    @cached_property
+    def _module(self) -> Any:
+        return importlib.import_module(self.library)
+
+    def _fit(self) -> type[BaseException]:
+        fit: type[BaseException] = self._module.HTTPError
+        return fit
+
+
+def _bodiless(response: Any) -> bool:
+    """Whether nothing follows the headers (after a 101 what follows is another protocol's)."""
+    return (
+        response.status_code in (101, 204, 304)
+        or response.request.method == "HEAD"
+        or response.headers.get("content-length") == "0"
+    )
+
+
+def _dependency(client: Any, url: Any) -> str | None:
+    """The name of the circuit: the host and port, or the unix socket that the transport really talks to."""
+    transport_for = getattr(client, "_transport_for_url", None)
+    if transport_for is not None:
+        socket = getattr(getattr(transport_for(url), "_pool", None), "_uds", None)
+        if socket:
+            return f"unix:{socket}"
+    return keys.dependency(url.host, url.port, url.scheme) if url.host else None

@@ -1,0 +1,300 @@
+"""What holds for requests, httpx and httpx2 alike, sync and async, streamed or not."""
+
+from __future__ import annotations
+
+import email.utils
+import gc
+import logging
+import pickle
+import time
+from typing import Any
+
+import pytest
+
+from otel_breaker import settings
+from otel_breaker.errors import CircuitOpenError
+from otel_breaker.instrumentations import _patch
+from tests.support.clients import Caller, Client
+from tests.support.counts import admitted, names, outcomes, reasons
+from tests.support.faults import FaultServer, Script, free_port
+
+
+def fail_until_open(caller: Caller, srv: Script, registry: Any) -> Any:
+    """Five bad answers; the circuit, open."""
+    srv.reply(503, times=5)
+    for _ in range(5):
+        caller.get(srv.url())
+    circuit = registry.get(srv.host)
+    assert circuit.snapshot().state == "open"
+    return circuit
+
+
+def test_the_call_after_the_threshold_makes_no_request(
+    client: Client, caller: Caller, patched: Any, srv: Script
+) -> None:
+    fail_until_open(caller, srv, patched)
+    began = time.perf_counter()
+    result = caller.get(srv.url())
+    took = time.perf_counter() - began
+    assert srv.hits == 5
+    assert isinstance(result.error, CircuitOpenError)
+    assert isinstance(result.error, client.base)
+    assert took < 0.05
+    assert 0 < result.error.retry_after <= 30
+    assert result.error.__cause__ is None
+
+
+def test_a_refusal_is_not_one_of_the_errors_that_are_retried(
+    client: Client, caller: Caller, patched: Any, srv: Script
+) -> None:
+    fail_until_open(caller, srv, patched)
+    error = caller.get(srv.url()).error
+    retryable = ("ConnectionError", "Timeout") if client.library == "requests" else ("RequestError",)
+    assert not any(isinstance(error, getattr(client.module, name)) for name in retryable)
+
+
+def test_a_refusal_survives_pickling(caller: Caller, patched: Any, srv: Script) -> None:
+    fail_until_open(caller, srv, patched)
+    error = caller.get(srv.url()).error
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_it_heals(caller: Caller, patched: Any, manual_clock: Any, srv: Script) -> None:
+    circuit = fail_until_open(caller, srv, patched)
+    manual_clock.advance(30.1)
+    assert caller.get(srv.url()).data == {"ok": True}
+    assert circuit.snapshot().state == "closed"
+    assert caller.get(srv.url()).data == {"ok": True}
+    assert srv.hits == 7
+
+
+def test_a_dead_host_opens_and_is_refused(client: Client, caller: Caller, patched: Any) -> None:
+    url = f"http://127.0.0.1:{free_port()}/"
+    errors = [caller.get(url).error for _ in range(7)]
+    assert [isinstance(error, CircuitOpenError) for error in errors] == [False] * 5 + [True] * 2
+    assert reasons(patched) == {"connection_refused": 5}
+
+
+def test_each_call_is_counted_once_b01(caller: Caller, patched: Any, srv: Script) -> None:
+    srv.reply(503, times=None)
+    for _ in range(3):
+        caller.get(srv.url())
+    assert outcomes(patched) == {"failure": 3}
+    assert patched.get(srv.host).snapshot().failures == 3
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 413, 422, 425])
+def test_client_errors_do_not_open_b116(caller: Caller, patched: Any, srv: Script, status: int) -> None:
+    srv.reply(status, times=None)
+    for _ in range(50):
+        caller.get(srv.url())
+    assert patched.get(srv.host).snapshot().state == "closed"
+    assert outcomes(patched) == {"neutral": 50}
+
+
+@pytest.mark.parametrize("status", [408, 500, 502, 503, 504, 529])
+def test_server_errors_open_b116(caller: Caller, patched: Any, srv: Script, status: int) -> None:
+    srv.reply(status, times=None)
+    for _ in range(6):
+        caller.get(srv.url())
+    assert srv.hits == 5
+    assert patched.get(srv.host).snapshot().state == "open"
+
+
+def test_redirects_are_one_call_b58(caller: Caller, patched: Any, srv: Script) -> None:
+    for hop in range(3):
+        srv.reply(302, path=f"/{hop}", headers={"Location": f"/{hop + 1}"})
+    assert caller.get(srv.url("/0")).data == {"ok": True}
+    assert srv.hits == 4
+    assert outcomes(patched) == {"success": 1}
+    assert admitted(patched) == 1
+
+
+def test_a_probe_may_follow_redirects(caller: Caller, patched: Any, manual_clock: Any, srv: Script) -> None:
+    circuit = fail_until_open(caller, srv, patched)
+    manual_clock.advance(30.1)
+    srv.reply(302, path="/0", headers={"Location": "/1"})
+    assert caller.get(srv.url("/0")).data == {"ok": True}
+    assert circuit.snapshot().state == "closed"
+
+
+def test_one_circuit_a_host_whatever_the_path_b74(caller: Caller, patched: Any, srv: Script) -> None:
+    for number in range(50):
+        caller.get(srv.url(f"/things/{number}?id={number}&key=k{number}"))
+    assert names(patched) == [srv.host]
+    assert admitted(patched) == 50
+
+
+def test_many_calls_of_many_clients_are_counted_once_each_b48(client: Client, patched: Any, srv: Script) -> None:
+    _patch.enable()  # a second time
+    for _ in range(10):
+        with client.open() as caller:
+            caller.get(srv.url())
+    with client.open() as caller:
+        for _ in range(10):
+            caller.get(srv.url())
+    assert srv.hits == 20
+    assert admitted(patched) == 20
+    assert outcomes(patched) == {"success": 20}
+
+
+def test_excluded_hosts_are_left_alone(caller: Caller, patched: Any, srv: Script) -> None:
+    settings.use(settings.load(exclude=[srv.host]))
+    caller.get(srv.url())
+    assert names(patched) == []
+
+
+def test_exporters_are_never_guarded_b66(caller: Caller, patched: Any, srv: Script) -> None:
+    srv.reply(503, times=None)
+    for _ in range(10):
+        caller.get(srv.url(), headers={"User-Agent": "OTel-OTLP-Exporter-Python/1.45.2"})
+    assert srv.hits == 10
+    assert names(patched) == []
+
+
+def test_suppressed_calls_are_not_guarded(caller: Caller, patched: Any, srv: Script) -> None:
+    from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+    with suppress_instrumentation():
+        caller.get(srv.url())
+    assert names(patched) == []
+
+
+def test_switched_off_it_calls_straight_through(caller: Caller, patched: Any, srv: Script) -> None:
+    _patch.remove()
+    assert caller.get(srv.url()).data == {"ok": True}
+    assert names(patched) == []
+
+
+def test_observe_counts_and_lets_through(client: Client, patched: Any, srv: Script) -> None:
+    settings.use(settings.load(mode="observe"))
+    srv.reply(503, times=5)
+    with client.open() as caller:
+        results = [caller.get(srv.url()) for _ in range(7)]
+    assert srv.hits == 7
+    assert results[-1].data == {"ok": True}
+    assert patched.get(srv.host).stats.would_reject == 2
+
+
+# --- 429, 401, credentials --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_retry_after_date_b111(caller: Caller, patched: Any, manual_clock: Any, srv: Script, status: int) -> None:
+    settings.use(settings.load(call_deadline=5, throttle_threshold=1, failure_threshold=1))
+    date = email.utils.formatdate(manual_clock.wall() + 7, usegmt=True)
+    srv.reply(status, headers={"Retry-After": date})
+    caller.get(srv.url())
+    assert patched.get(srv.host).snapshot().retry_after == pytest.approx(7, abs=1)
+
+
+def test_a_429_pauses_only_its_own_credential(client: Client, caller: Caller, patched: Any, srv: Script) -> None:
+    srv.reply(429, headers={"Retry-After": "120"}, times=3)
+    for _ in range(3):
+        caller.get(srv.url(), headers={"Authorization": "Bearer one"})
+    refused = caller.get(srv.url(), headers={"Authorization": "Bearer one"})
+    other = caller.get(srv.url(), headers={"Authorization": "Bearer two"})
+    assert srv.hits == 4
+    assert isinstance(refused.error, CircuitOpenError)
+    assert isinstance(refused.error, client.base)
+    assert other.data == {"ok": True}
+
+
+@pytest.mark.parametrize("how", ["header", "auth", "url"])
+def test_a_credential_that_worked_and_is_refused_is_revoked(
+    client: Client, caller: Caller, patched: Any, srv: Script, how: str
+) -> None:
+    ways: dict[str, tuple[str, dict[str, Any]]] = {
+        "header": (srv.url(), {"headers": {"Authorization": "Bearer one"}}),
+        "auth": (srv.url(), {"auth": ("u", "p")}),
+        "url": (srv.url().replace("://", "://u:p@"), {}),
+    }
+    url, options = ways[how]
+    assert caller.get(url, **options).status == 200
+    srv.reply(401)
+    assert caller.get(url, **options).status == 401
+    refused = caller.get(url, **options)
+    assert srv.hits == 2
+    assert isinstance(refused.error, CircuitOpenError)
+    assert refused.error.decision == "credential_paused"
+
+
+def test_no_secret_is_kept_b122(caller: Caller, patched: Any, srv: Script, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "otel_breaker")
+    url = srv.url("/p?api_key=S3CRET&X-Amz-Signature=S3CRET").replace("://", "://user:hunter2@")
+    caller.get(url)
+    srv.reply(503, times=None)
+    errors = [caller.get(url).error for _ in range(7)]
+    refusal = errors[-1]
+    assert isinstance(refusal, CircuitOpenError)
+    told = " ".join([str(refusal), repr(refusal), repr(refusal.__dict__), *names(patched), *caplog.messages])
+    told += " ".join(repr(circuit.key) for circuit in patched)
+    assert "S3CRET" not in told
+    assert "hunter2" not in told
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["reset", "abort"])
+def test_streams_that_break_half_way_open_it_b40(caller: Caller, patched: Any, srv: Script, fault: str) -> None:
+    settings.use(settings.load(failure_threshold=3))
+    srv.reply(chunks=[b"data: a\n\n", b"data: b\n\n"], fault=fault, times=None)
+    results = [caller.get(srv.url()) for _ in range(4)]
+    assert srv.hits == 3
+    assert outcomes(patched) == {"failure": 3}
+    assert patched.get(srv.host).snapshot().state == "open"
+    assert isinstance(results[3].error, CircuitOpenError)
+    assert not isinstance(results[2].error, CircuitOpenError)
+
+
+def test_validate_json_counts_a_body_that_is_none(client: Client, patched: Any, faults: FaultServer) -> None:
+    settings.use(settings.load(circuits=[{"match": {"dependency": "*"}, "validate": "json"}]))
+    with client.open() as caller:
+        result = caller.get(faults.url("htmlok", "validated"))
+    assert result.status == 200
+    assert outcomes(patched) == ({"success": 1} if client.stream else {"failure": 1})
+    assert reasons(patched) == ({} if client.stream else {"malformed_output": 1})
+
+
+def test_nothing_of_a_finished_call_is_kept(caller: Caller, patched: Any, srv: Script) -> None:
+    import weakref
+
+    response = caller.get(srv.url()).response
+    gone = weakref.ref(response)
+    del response
+    gc.collect()
+    assert gone() is None
+
+
+# --- our own faults ---------------------------------------------------------------------------------------------------
+
+
+def test_a_fault_of_ours_calls_through_once(
+    caller: Caller, patched: Any, srv: Script, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from otel_breaker import _log
+    from otel_breaker.instrumentations import _http
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("ours")
+
+    _log.forget()
+    monkeypatch.setattr(_http, "circuit_for", broken)
+    for _ in range(3):
+        assert caller.get(srv.url()).data == {"ok": True}
+    assert srv.hits == 3
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+
+
+def test_a_judge_that_fails_leaves_the_answer_alone(
+    caller: Caller, patched: Any, srv: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from otel_breaker.instrumentations import _http
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(_http, "answered", broken)
+    assert caller.get(srv.url()).data == {"ok": True}
+    assert srv.hits == 1
