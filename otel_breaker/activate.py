@@ -139,17 +139,25 @@ def _extend(source: str, kwargs: dict[str, Any]) -> bool:
         _log.once("activate twice", "otel_breaker is already on: this call changes nothing; uninstrument() comes first")
         return True
     if kwargs:
+        before = _wanted(settings.current())
         try:
             settings.use(settings.load(**kwargs))
         except settings.SettingsError as error:
             settings.report(error, "otel_breaker keeps its earlier settings")
             return True
+        if _wanted(settings.current()) != before:
+            _patch.remove()
+            _patch.enable()
     _configured = True
     return True
 
 
+def _wanted(chosen: settings.Settings) -> list[str]:
+    return list(dict.fromkeys(row.library for row in TARGETS if chosen.wants(row.library)))
+
+
 def _announcement(loaded: settings.Settings, source: str) -> str:
-    libraries = ", ".join(dict.fromkeys(row.library for row in TARGETS if loaded.wants(row.library))) or "no library"
+    libraries = ", ".join(_wanted(loaded)) or "no library"
     done = {
         "enforce": "breakers enforce: calls to a dependency that is down are refused",
         "observe": "breakers observe: nothing is refused, what would be refused is counted",

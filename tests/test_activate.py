@@ -164,6 +164,21 @@ print(json.dumps([before, settings.current().cooldown]))
     assert last_json(python(code, **ON, OTEL_BREAKER_COOLDOWN="7s")) == [7, 3]
 
 
+def test_keywords_may_name_other_libraries_than_the_environment_did() -> None:
+    code = "import requests, otel_breaker; otel_breaker.instrument(instrumentations={})"
+    assert last_json(python(code.format("['httpx']") + AGENT, **ON))["layers"] == 0
+    assert (
+        last_json(python(code.format("['requests']") + AGENT, **ON, OTEL_BREAKER_INSTRUMENTATIONS="httpx"))["layers"]
+        == 1
+    )
+
+
+def test_a_file_may_switch_off_what_the_environment_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "otel-breaker.yaml"
+    path.write_text("enabled: false")
+    assert last_json(by_hand(AGENT, OTEL_BREAKER_CONFIG=str(path)))["layers"] == 0
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_invalid_settings_are_one_line_and_the_program_runs_on(way: str) -> None:
     done = WAYS[way](AGENT, OTEL_BREAKER_COOLDOWN="soon")
