@@ -24,7 +24,7 @@ class Policy:
         slow_rate: share of slow calls (0..1] within `window` that opens the circuit; ``None`` is off.
         cooldown: length of the first open period.
         cooldown_steps: factors of `cooldown` for the first, second, ... open period of one episode.
-        cooldown_cap: the longest open period, before jitter; a longer `cooldown` is taken at its word.
+        cooldown_cap: the longest open period, before jitter; it bounds `cooldown` too.
         cooldown_jitter: 0..1; lengthens every open period of an episode by one draw from [0, cooldown_jitter].
         success_threshold: successful probes, one after another, that close the circuit.
         probe_by: ``call`` or ``health_check`` (then no user call is ever a probe).
@@ -113,7 +113,7 @@ class Policy:
     def ladder(self, step: int) -> float:
         """The open period at this step (0 is the first of an episode), capped, without jitter."""
         steps = self.cooldown_steps
-        return min(self.cooldown * steps[min(step, len(steps) - 1)], max(self.cooldown, self.cooldown_cap))
+        return min(self.cooldown * steps[min(step, len(steps) - 1)], self.cooldown_cap)
 
     def ttl(self, cooldown: float) -> float:
         """How long after the end of `cooldown` an untested verdict still stands."""
