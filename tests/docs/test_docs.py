@@ -400,3 +400,10 @@ def test_library_pages_have_one_shape() -> None:
     for path in (DOCS / "libraries").glob("*.md"):
         heads = re.findall(r"^## (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
         assert [head for head in heads if head in shape] == shape, path.name
+
+
+def test_rooms_exist() -> None:
+    for row in tables(section("docs/contributing/layout.md", "Rooms"))[0]:
+        for room in code(row[0]):
+            place = ROOT if room in ("tests/", "docs/") else ROOT / "otel_breaker"
+            assert list(place.glob(room)), room
