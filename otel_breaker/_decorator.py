@@ -44,7 +44,7 @@ class Binding:
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self.function = function
         self.name = keys.display_safe(str(options["tool"] or keys.tool_name(function)))
-        self.identity = keys.tool_identity(function)
+        self.identity = f"{keys.tool_identity(function)}/{self.name}"  # one function may make many tools
         self.circuit: Circuit | None = None
         self._told: tuple[Open, str] | None = None
         self._dependency: str | None = options["dependency"]
