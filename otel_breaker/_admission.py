@@ -87,9 +87,9 @@ def _admit(
         circuit = circuit.share(credential)
     permit: int | None = circuit.gate
     probe, quota = False, None
-    tool = tool_name(site, parent)
-    if tool is not None and tool not in circuit.stats.tools:
-        circuit.stats.used_by(tool)
+    tool = tool_site(site, parent)
+    if tool is not None and tool.tool is not None and tool.tool not in circuit.stats.tools:
+        circuit.stats.used_by(tool.tool)
     if permit is not None:
         circuit.stats.admitted += 1
     else:
@@ -125,7 +125,7 @@ def _attempt(site: Site, inside: Frame, parent: Frame, context: Any, timeout: fl
     if denied is not None:
         evidence.refused = True
         circuit.decide(denied[0])
-        refuse(site, circuit, None, context, *denied, root[CREDENTIAL], tool_name(site, parent))
+        refuse(site, circuit, None, context, *denied, root[CREDENTIAL], tool_site(site, parent))
     evidence.running += 1
     now = circuit.clock.now()
     return [
@@ -142,7 +142,7 @@ def refuse(
     decision: str,
     retry_after: float,
     credential: str | None,
-    tool: str | None,
+    tool: Site | None,
 ) -> None:
     if parent is not None:
         parent[INNER] = "refused"
@@ -150,13 +150,13 @@ def refuse(
     raise refused(circuit, site, decision, retry_after, tool)
 
 
-def tool_name(site: Site, parent: Frame | None) -> str | None:
-    """The tool this call is made for: its own, or that of the nearest tool around it."""
+def tool_site(site: Site, parent: Frame | None) -> Site | None:
+    """The tool this call is made for: itself, or the nearest tool around it."""
     if site.tool is not None:
-        return site.tool
+        return site
     while parent is not None:
-        if parent[SITE].tool is not None:
-            name: str = parent[SITE].tool
-            return name
+        around: Site = parent[SITE]
+        if around.tool is not None:
+            return around
         parent = live(parent[UP])
     return None

@@ -13,7 +13,12 @@ def bind(holder: Any) -> None:
     _bound.add(holder)
 
 
+def held() -> list[Any]:
+    """Every guard that lives."""
+    return list(_bound)
+
+
 def release() -> None:
     """Make every guard look its circuit up again."""
-    for holder in list(_bound):
+    for holder in held():
         holder.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar, cast, overload
 
 from . import _bindings, _credentials, _registry, _settling, _shells, keys
@@ -37,8 +38,9 @@ class Binding:
     """
 
     __slots__ = (
-        "__weakref__", "_alternatives", "_classify", "_clock", "_dependency", "_fallback", "_on_open", "_policy",
-        "_told", "_validate", "circuit", "credential", "function", "identity", "judged", "name", "raises", "site",
+        "__weakref__", "_classify", "_clock", "_dependency", "_fallback", "_offers", "_on_open", "_policy",
+        "_told", "_validate", "circuit", "credential", "function", "identity", "judged", "name", "raises",
+        "site",
     )  # fmt: skip
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -51,7 +53,7 @@ class Binding:
         self._policy = named_policy(options["policy"])
         self._clock: Clock | None = options["clock"]
         self._on_open: str | None = options["on_open"]
-        self._alternatives = tuple(options["alternatives"])
+        self._offers = tuple(options["alternatives"])
         self._fallback: Callable[..., Any] | None = options["fallback"]
         self._validate: Callable[[Any], Any] | None = options["validate"]
         self._classify: Callable[[Any], str | None] | None = options["classify"]
@@ -78,11 +80,10 @@ class Binding:
         registry = _registry.registry()
         config = registry.config(self.name, self._dependency)
         if self._dependency is not None and config.dependency is None:
-            config = _with_dependency(config, keys.display_safe(self._dependency).lower())
+            config = replace(config, dependency=keys.display_safe(self._dependency).lower())
         circuit = registry.tool(self.identity, self.name, config, self._policy, self._clock)
         circuit.stats.used_by(self.name)
-        if self._alternatives:
-            circuit.alternatives = self._alternatives
+        self.site.alternatives = self._offers or config.alternatives
         if self._on_open is None:
             self._on_open = config.on_open
         self.raises = self._on_open == "raise" and self._fallback is None
@@ -125,7 +126,7 @@ class Binding:
             "tool": self.name,
             "reason": self._told[1],
             "retry_after_ms": milliseconds(state.episode.until - now),
-            "alternatives": list(self._alternatives or circuit.alternatives),
+            "alternatives": list(self.site.alternatives),
         }
 
     def answer(self, error: CircuitOpenError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -133,8 +134,8 @@ class Binding:
         if self._fallback is not None:
             return self._fallback(*args, **kwargs)
         told = error.answer(self.name)
-        if not told["alternatives"]:
-            told["alternatives"] = list(self._alternatives)
+        if self.site.alternatives:
+            told["alternatives"] = list(self.site.alternatives)
         return told
 
     def _judge(self, frame: Frame, result: Any) -> Outcome | None:
@@ -164,12 +165,6 @@ class Binding:
         fault(("classify", self.identity), f"a classifier returned neither a kind nor a reason ({type(told).__name__})",
               ValueError())  # fmt: skip
         return None
-
-
-def _with_dependency(config: Any, dependency: str) -> Any:
-    from dataclasses import replace
-
-    return replace(config, dependency=dependency)
 
 
 @overload

@@ -89,9 +89,12 @@ class Site:
         judge: (frame, result) -> Outcome, ``None`` for a success, or `PENDING` if the body is still to come.
         body: it is a tool's body, whatever its layer: unexplained errors are its own, swallowed ones count.
         explain: (exception) -> Outcome or ``None``; the user's classifier.
+
+    Attributes:
+        alternatives: tools that its answer offers instead.
     """
 
-    __slots__ = ("body", "explain", "fit", "judge", "layer", "library", "tool")
+    __slots__ = ("alternatives", "body", "explain", "fit", "judge", "layer", "library", "tool")
 
     def __init__(
         self,
@@ -111,6 +114,7 @@ class Site:
         self.judge = judge
         self.body = body
         self.explain = explain
+        self.alternatives: tuple[str, ...] = ()
 
 
 PENDING: Final = object()
@@ -172,18 +176,23 @@ def denial(frame: Frame) -> tuple[str, float] | None:
 
 
 def refused(
-    circuit: Circuit, site: Site, decision: str, retry_after: float, tool: str | None = None
+    circuit: Circuit, site: Site, decision: str, retry_after: float, tool: Site | None = None
 ) -> CircuitOpenError:
     """The refusal to raise, marked, in the form that the library's handlers catch."""
     plain = refusal(decision)
     base = site.fit() if site.fit is not None else None
     cls = fitted(plain, base) if base is not None else plain
-    error = cls(**facts(circuit, circuit.snapshot(), decision, retry_after, tool or site.tool))
+    tool = tool or site
+    # A tool's own alternatives hold for it alone; those of a circuit below stand in where it has none.
+    offers = tool.alternatives if tool is site and site.body else tool.alternatives or circuit.alternatives
+    error = cls(**facts(circuit, circuit.snapshot(), decision, retry_after, tool.tool, offers))
     mark(error, circuit)
     return error
 
 
-def facts(circuit: Circuit, snapshot: Snapshot, decision: str, retry_after: float, tool: str | None) -> dict[str, Any]:
+def facts(
+    circuit: Circuit, snapshot: Snapshot, decision: str, retry_after: float, tool: str | None, offers: tuple[str, ...]
+) -> dict[str, Any]:
     """What a refusal carries."""
     return {
         "key": circuit.name,
@@ -193,7 +202,7 @@ def facts(circuit: Circuit, snapshot: Snapshot, decision: str, retry_after: floa
         "error_type": snapshot.reason if snapshot.reason in REASONS else None,
         "failures": snapshot.failures,
         "retry_after": max(retry_after, 0.001),
-        "alternatives": circuit.alternatives,
+        "alternatives": offers,
         "display_name": circuit.display_name,
         "last_took": circuit.cost or None,
     }

@@ -12,7 +12,7 @@ from sys import exception
 from typing import TYPE_CHECKING, Any
 
 from . import _credentials, _generators, _guard
-from ._frames import DONE, EVIDENCE, FRAME, Frame, charges, facts
+from ._frames import DONE, EVIDENCE, FRAME, Frame, Site, charges, facts
 from .core.states import Open
 from .core.views import view
 from .errors import CircuitOpenError, PromptRefusal
@@ -69,7 +69,7 @@ def _plain(binding: Binding) -> Any:
                     stats.time_saved += cost
                     circuit.untold += 1
                     if binding.raises:
-                        raise PromptRefusal(_facts, circuit, state, now, binding.name)
+                        raise PromptRefusal(_facts, circuit, state, now, site)
                     return binding.answer_promptly(circuit, state, now, args, kwargs)
             return _slow(binding, args, kwargs)
         stats.admitted += 1
@@ -102,9 +102,9 @@ def _plain(binding: Binding) -> Any:
     return guarded
 
 
-def _facts(circuit: Circuit, state: Open, now: float, tool: str) -> dict[str, Any]:
+def _facts(circuit: Circuit, state: Open, now: float, site: Site) -> dict[str, Any]:
     snapshot = view(circuit.name, state, circuit.policy, now)
-    return facts(circuit, snapshot, "circuit_open", state.episode.until - now, tool)
+    return facts(circuit, snapshot, "circuit_open", state.episode.until - now, site.tool, site.alternatives)
 
 
 def _slow(binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

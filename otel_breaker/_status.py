@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from . import answers
+from ._bindings import held
 from ._registry import registry
 from .circuit import Circuit
 from .core.states import CLOSED, DISABLED
@@ -21,9 +22,10 @@ def tool_status() -> list[dict[str, Any]]:
         (empty when available), ``retry_after_ms`` (0 when available) and ``alternatives``.
     """
     told: dict[str, dict[str, Any]] = {}
+    offers = {guard.name: guard.site.alternatives for guard in held()}
     for circuit in registry():
         for tool in list(circuit.stats.tools) or [circuit.name]:
-            entry = _entry(circuit, tool)
+            entry = _entry(circuit, tool, offers.get(tool) or circuit.alternatives)
             if tool not in told or told[tool]["status"] == "available":
                 told[tool] = entry
     return [told[tool] for tool in sorted(told)]
@@ -48,7 +50,7 @@ def tool_status_block() -> str:
     return "\n".join(lines)
 
 
-def _entry(circuit: Circuit, tool: str) -> dict[str, Any]:
+def _entry(circuit: Circuit, tool: str, alternatives: tuple[str, ...]) -> dict[str, Any]:
     snapshot = circuit.snapshot()
     if snapshot.state in (CLOSED, DISABLED) or snapshot.awaiting_probe or circuit.mode != "enforce":
         return {"tool": tool, "status": "available", "reason": "", "retry_after_ms": 0, "alternatives": []}
@@ -58,7 +60,7 @@ def _entry(circuit: Circuit, tool: str) -> dict[str, Any]:
     name = circuit.display_name or circuit.name
     text = answers.reason_text(name, decision, snapshot.reason, snapshot.failures, circuit.cost or None)
     status = "probe_in_flight" if decision == "probe_in_flight" else "circuit_open"
-    return answers.answer(status, tool, text, snapshot.retry_after, circuit.alternatives)
+    return answers.answer(status, tool, text, snapshot.retry_after, alternatives)
 
 
 def _plain(text: str) -> str:
