@@ -31,6 +31,7 @@ from ._frames import (
     Evidence,
     Frame,
     Site,
+    charged,
     denial,
     of_library,
     owner_of,
@@ -53,6 +54,9 @@ def done(frame: Frame, result: Any) -> None:
         outcome = site.judge(frame, result) if site.judge is not None else None
         if outcome is PENDING:
             frame[DONE] = True
+            return
+        if site.body and frame[INNER] in ("charged", "refused") and outcome is not None and charged(outcome):
+            _settling.settle(frame, IGNORED, blamed=True)  # a failure that the tool swallowed comes back as its result
             return
         if outcome is None and site.body and frame[EVIDENCE] is not None and frame[EVIDENCE].failed:
             outcome = frame[EVIDENCE].last  # the tool swallowed its dependency's failure
