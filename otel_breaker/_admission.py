@@ -92,6 +92,7 @@ def _admit(
         circuit.stats.used_by(tool.tool)
     if permit is not None:
         circuit.stats.admitted += 1
+        quota = _settling.closed_quota(circuit, credential)
     else:
         verdict, quota = _settling.admit(circuit, credential, timeout, site)
         if isinstance(verdict, Refused):

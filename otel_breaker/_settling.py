@@ -35,7 +35,7 @@ from ._log import fault
 from .circuit import VOID, Circuit
 from .classify import exception_outcome, walk
 from .core.events import Admitted, Refused
-from .core.states import CLOSED
+from .core.states import CLOSED, Closed
 from .outcomes import CANCELLED, FAILURE, IGNORED, OK, SUCCESS, THROTTLED, UNAUTHORIZED, Outcome
 from .telemetry import emit
 
@@ -152,14 +152,14 @@ def settle(frame: Frame, outcome: Outcome, *, blamed: bool = False) -> None:
         up[INNER] = "charged" if blamed or charged(outcome) else "ok"
     duration = circuit.clock.now() - frame[STARTED]
     credential = frame[CREDENTIAL]
-    if credential is not None:
-        if outcome.kind == THROTTLED:
-            outcome = replace(outcome, credential=credential)
-        _settle_quota(circuit, frame, outcome, credential, duration)
     if permit == VOID:
         circuit.stats.count("late", None)
         counted = "late"
     else:
+        if credential is not None:
+            if outcome.kind == THROTTLED:
+                outcome = replace(outcome, credential=credential)
+            _settle_quota(circuit, frame, outcome, credential, duration)
         counted = circuit.settle(permit, outcome, duration, deadline=frame[TIMEOUT], site=frame[SITE])
     if frame[SPAN] is not None or frame[PROBE]:
         probe = frame[PROBE] and counted != "late"
@@ -171,10 +171,14 @@ def _settle_quota(circuit: Circuit, frame: Frame, outcome: Outcome, credential: 
     kind = outcome.kind
     if kind in (THROTTLED, UNAUTHORIZED):
         quota = circuit.heir(credential)
-        permit = held[1] if held is not None and held[0] is quota else quota.current
         worked = circuit.worked is not None and credential in circuit.worked
         quota.settle(
-            permit, replace(outcome, credential=None), duration, pause=worked, deadline=frame[TIMEOUT], site=frame[SITE]
+            _fence(quota, held),
+            replace(outcome, credential=None),
+            duration,
+            pause=worked,
+            deadline=frame[TIMEOUT],
+            site=frame[SITE],
         )
         if worked and kind == UNAUTHORIZED and circuit.policy.on_unauthorized == "alert" and circuit.worked:
             circuit.worked.pop(credential, None)  # reported; it is news again only after it has worked again
@@ -183,9 +187,23 @@ def _settle_quota(circuit: Circuit, frame: Frame, outcome: Outcome, credential: 
         remember(circuit, credential)
         found = circuit.quotas.get(credential) if circuit.quotas is not None else None
         if found is not None:
-            found.settle(held[1] if held is not None else found.current, OK, duration, site=frame[SITE])
+            found.settle(_fence(found, held), OK, duration, site=frame[SITE])
     elif held is not None and held[2]:
         held[0].settle(held[1], IGNORED, duration)
+
+
+def closed_quota(circuit: Circuit, credential: str | None) -> Held | None:
+    """The permit of a credential's circuit that is closed."""
+    quota = circuit.quotas.get(credential) if credential is not None and circuit.quotas is not None else None
+    return (quota, _fence(quota, None), False) if quota is not None else None
+
+
+def _fence(quota: Circuit, held: Held | None) -> int:
+    """The permit to settle a credential's circuit with: the one taken; without one, that of its closed period."""
+    if held is not None and held[0] is quota:
+        return held[1]
+    state = quota._state
+    return state.id if isinstance(state, Closed) else VOID
 
 
 def remember(circuit: Circuit, credential: str) -> None:
