@@ -7,15 +7,15 @@ from contextvars import ContextVar, Token
 from typing import Any, Final
 
 from . import _guard, _settling
-from ._frames import CIRCUIT, FRAME, PERMIT, PROBE, Frame, Site
+from ._frames import FRAME, PERMIT, PROBE, Frame, Site
 from .circuit import Circuit
 from .outcomes import FAILURE, IGNORED, OK, REASONS, THROTTLED, UNAUTHORIZED, Outcome
 
 SITE: Final = Site("")
 
-_open: ContextVar[tuple[tuple[Frame | None, Token[Frame | None] | None], ...]] = ContextVar(
-    "otel_breaker_with", default=()
-)
+Entered = tuple[Circuit, Frame | None, Token[Frame | None] | None]
+
+_open: ContextVar[tuple[Entered, ...]] = ContextVar("otel_breaker_with", default=())
 
 
 class Permit:
@@ -91,16 +91,16 @@ def push(circuit: Circuit) -> None:
     """Enter ``with circuit``."""
     frame = _guard.begin(SITE, circuit)
     token = FRAME.set(frame) if frame is not None else None
-    _open.set((*_open.get(), (frame, token)))
+    _open.set((*_open.get(), (circuit, frame, token)))
 
 
 def pop(circuit: Circuit, error: BaseException | None) -> None:
     """Leave ``with circuit``."""
     held = _open.get()
-    at = max((i for i, (frame, _) in enumerate(held) if frame is None or frame[CIRCUIT] is circuit), default=None)
+    at = max((i for i, (entered, _, _) in enumerate(held) if entered is circuit), default=None)
     if at is None:
         return
-    frame, token = held[at]
+    _, frame, token = held[at]
     _open.set(held[:at] + held[at + 1 :])
     if frame is None or token is None:
         return
