@@ -99,7 +99,7 @@ class Binding:
 
     def refusal(self, error: BaseException, frame: Frame | None) -> CircuitOpenError | None:
         """The refusal behind ``error`` if this guard should turn it into an answer, else ``None``."""
-        if self.raises:
+        if self.raises or not isinstance(error, Exception):
             return None
         if frame is None:
             return error if isinstance(error, CircuitOpenError) else None

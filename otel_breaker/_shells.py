@@ -138,30 +138,26 @@ def _coroutine(binding: Binding) -> Any:
     function, site = binding.function, binding.site
 
     async def guarded(*args: Any, **kwargs: Any) -> Any:
-        frame = None
         try:
             circuit = binding.circuit or binding.bind()
             frame = _guard.begin(site, circuit, binding.fingerprint())
-            if frame is None:
-                return await function(*args, **kwargs)
-            token = FRAME.set(frame)
-            try:
-                if circuit.policy.enforce_deadline:
-                    result = await _guard.bounded(function(*args, **kwargs), frame, None)
-                else:
-                    result = await function(*args, **kwargs)
-            except BaseException as error:
-                FRAME.reset(token)
-                _guard.fail(frame, error)
-                raise
+        except CircuitOpenError as error:
+            answer = _generators.refused(binding, error, args, kwargs)
+            return await answer if inspect.isawaitable(answer) else answer
+        if frame is None:
+            return await function(*args, **kwargs)
+        token = FRAME.set(frame)
+        try:
+            if circuit.policy.enforce_deadline:
+                result = await _guard.bounded(function(*args, **kwargs), frame, None)
+            else:
+                result = await function(*args, **kwargs)
+        except BaseException as error:
             FRAME.reset(token)
-            _guard.done(frame, result)
-            return result
-        except Exception as error:
-            found = binding.refusal(error, frame)
-            if found is None:
-                raise
-            answer = binding.answer(found, args, kwargs)
-        return await answer if inspect.isawaitable(answer) else answer
+            answer = _failed(binding, frame, error, args, kwargs)
+            return await answer if inspect.isawaitable(answer) else answer
+        FRAME.reset(token)
+        _guard.done(frame, result)
+        return result
 
     return guarded
