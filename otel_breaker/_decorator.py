@@ -107,8 +107,9 @@ class Binding:
         circuit: Circuit = frame[CIRCUIT]
         if found is not None and found.key == circuit.name:
             # Our own attempt layer stopped the body's further tries: what holds now is the state after this failure.
-            left = circuit.snapshot().retry_after
-            return refused(circuit, self.site, "circuit_open", left) if left > 0 else found
+            now = circuit.snapshot()
+            decision = {"forced_open": "forced_open", "half_open": "probe_in_flight"}.get(now.state, "circuit_open")
+            return refused(circuit, self.site, decision, now.retry_after) if now.retry_after > 0 else found
         return found
 
     def answer_promptly(
