@@ -7,7 +7,7 @@ from contextvars import Token
 from typing import TYPE_CHECKING, Any
 
 from . import _guard
-from ._frames import FRAME, SPAN, Frame
+from ._frames import ALIVE, CIRCUIT, FRAME, SPAN, Frame
 from .errors import CircuitOpenError
 from .telemetry import emit
 
@@ -25,6 +25,7 @@ def refused(binding: Binding, error: CircuitOpenError, args: tuple[Any, ...], kw
 
 def _enter(frame: Frame) -> Token[Frame | None]:
     """Before a generator's step: its frame, and the span that is ours, are current only while the step runs."""
+    frame[ALIVE] = frame[CIRCUIT].now()  # until now it was the reader's time
     if frame[SPAN] is not None:
         emit.enter(frame[SPAN])
     return FRAME.set(frame)
