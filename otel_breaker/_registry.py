@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from . import keys
 from ._bindings import release
@@ -51,16 +51,15 @@ class Registry:
         self._loose: WeakSet[Circuit] = WeakSet()
         self._stats: dict[str, Stats] = {}
         self._newest: dict[str, Circuit] = {}
+        self._newest_loose: WeakValueDictionary[str, Circuit] = WeakValueDictionary()
         self._first: dict[Policy, State] = {}
 
     # --- public -------------------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> Circuit | None:
         """The newest circuit of that name, or ``None``."""
-        found = self._newest.get(name)
-        if found is not None:
-            return found
-        return next((circuit for circuit in self if circuit.name == name), None)
+        found = self._newest_loose.get(name) or self._newest.get(name)
+        return found or next((circuit for circuit in self if circuit.name == name), None)
 
     def __iter__(self) -> Iterator[Circuit]:
         with self._lock:
@@ -86,6 +85,7 @@ class Registry:
             self._clients = {}
             self._loose = WeakSet()
             self._newest = {}
+            self._newest_loose = WeakValueDictionary()
         release()
 
     # --- for the package ----------------------------------------------------------------------------------------------
@@ -107,8 +107,7 @@ class Registry:
         """The circuit of a function tool: its dependency's if it is mapped to one, else its own."""
         if config.scope == "instance" and config.dependency is None:
             circuit = self._new(CircuitKey(identity, "instance"), name, config, policy, clock)
-            with self._lock:
-                self._loose.add(circuit)
+            self._list(circuit)
             return circuit
         if config.dependency is not None:
             key, name = CircuitKey(config.dependency), config.dependency
@@ -127,9 +126,13 @@ class Registry:
         config = self.config(None, name)
         self._fill(circuit, CircuitKey(name, "hand"), name, config, named_policy(policy), clock)
         circuit._credential = None if credential is None else keys.fingerprint("given", credential)
+        self._list(circuit)
+
+    def _list(self, circuit: Circuit) -> None:
+        """List a circuit for as long as somebody holds it."""
         with self._lock:
             self._loose.add(circuit)
-            self._newest.pop(name, None)
+            self._newest_loose[circuit.name] = circuit
 
     def quota(self, circuit: Circuit, fingerprint: str) -> Circuit:
         """The quota circuit of (dependency, credential)."""
@@ -199,7 +202,8 @@ class Registry:
                 )
                 return made
             self._circuits[key] = made
-            self._newest[name] = made
+            self._newest[made.name] = made
+            self._newest_loose.pop(made.name, None)
             if not key.scope:
                 self._clients[key.dependency] = made
         return made
