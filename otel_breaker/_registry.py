@@ -28,6 +28,9 @@ OTHER: Final = "_other"
 QUOTAS_MAX: Final = 1000
 """Quota circuits, and credentials known to have worked, of one dependency; the oldest closed ones go first."""
 
+FIRST_MAX: Final = 256
+"""Policies whose first state is shared by the circuits that have them."""
+
 
 class Registry:
     """All circuits of a process.
@@ -225,6 +228,8 @@ class Registry:
         clock: Clock | None,
     ) -> None:
         chosen = policy or config.policy
+        if len(self._first) >= FIRST_MAX:
+            self._first.clear()
         first = self._first.setdefault(chosen, first_state(chosen))
         circuit._build(name, key, chosen, config.mode, clock or self.clock, self.stats(name), first)
         circuit.display_name, circuit.alternatives = config.display_name, config.alternatives
