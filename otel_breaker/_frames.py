@@ -17,6 +17,8 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from .circuit import VOID, Circuit
+from .classify._chain import attribute
+from .core.events import SLOW_RATE
 from .core.views import Snapshot
 from .errors import CircuitOpenError, fitted, refusal
 from .keys import CircuitKey
@@ -200,6 +202,7 @@ def facts(
         "state": snapshot.state,
         "decision": decision,
         "error_type": snapshot.reason if snapshot.reason in REASONS else None,
+        "slow": snapshot.reason == SLOW_RATE,
         "failures": snapshot.failures,
         "retry_after": max(retry_after, 0.001),
         "alternatives": offers,

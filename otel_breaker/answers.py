@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 STATUSES: Final = ("circuit_open", "probe_in_flight", "credential_paused")
 
+SLOW_RATE: Final = "slow_rate"
+
 _PHRASES: Final = {
     "connection_refused": ("unreachable", "connection refused"),
     "connection_reset": ("unreachable", "connection reset"),
@@ -29,7 +31,7 @@ _PHRASES: Final = {
     "throttled": ("limiting our rate", "rate limit"),
     "quota_exhausted": ("out of quota for us", "quota exhausted"),
     "tool_error": ("failing", "tool error"),
-    "slow_rate": ("too slow", "slow calls"),
+    SLOW_RATE: ("too slow", "slow calls"),
 }
 """Reason code -> (what the dependency is, what happened last). One wording a reason."""
 
@@ -57,6 +59,8 @@ def reason_text(
         last += f" after {last_took:.0f} s"
     count = "1 failure" if failures == 1 else f"{failures} consecutive failures"
     text = f"{name} {state} ({count}, last: {last})" if failures else f"{name} {state} (last: {last})"
+    if reason == SLOW_RATE:
+        text = f"{name} {state} ({failures} {last})"
     return f"{text}; one call is testing it now" if decision == "probe_in_flight" else text
 
 

@@ -80,7 +80,7 @@ class CircuitOpenError(BreakerError):
         return answers.reason_text(
             facts.get("display_name") or self.key,
             self.decision,
-            self.error_type,
+            answers.SLOW_RATE if facts.get("slow") else self.error_type,
             facts.get("failures", 0),
             facts.get("last_took"),
         )
