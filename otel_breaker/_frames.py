@@ -223,7 +223,7 @@ def mark(error: BaseException, circuit: Circuit) -> None:
 def marked(errors: Iterable[BaseException], frame: Frame) -> CircuitKey | None:
     """The circuit that charged or refused one of these since the frame was entered, or ``None``."""
     for error in errors:
-        found: tuple[int, CircuitKey] | None = getattr(error, MARKED, None)
+        found: tuple[int, CircuitKey] | None = attribute(error, MARKED)
         if found is not None and found[0] > frame[MARK]:
             return found[1]
     return None

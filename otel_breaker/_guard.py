@@ -82,6 +82,7 @@ def done(frame: Frame, result: Any) -> None:
         _settling.settle(frame, outcome)
     except Exception as error:
         fault("done", "settling a call failed; its result is unaffected", error)
+        finish(frame, IGNORED)  # a probe's slot must not stay taken
 
 
 def fail(frame: Frame, error: BaseException) -> None:
@@ -90,6 +91,7 @@ def fail(frame: Frame, error: BaseException) -> None:
         _settling.fail(frame, error)
     except Exception as own:
         fault("fail", "settling a failed call failed; its exception is unaffected", own)
+        finish(frame, IGNORED)
 
 
 def finish(frame: Frame, outcome: Outcome | None = None) -> None:
