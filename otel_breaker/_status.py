@@ -8,7 +8,6 @@ from . import answers
 from ._bindings import held
 from ._registry import registry
 from .circuit import Circuit
-from .core.states import CLOSED, DISABLED
 
 BLOCK_MAX: Final = 20
 """Tools named in a block; what comes after is only counted, so that a prompt stays small in a wide outage."""
@@ -52,9 +51,7 @@ def tool_status_block() -> str:
 
 def _entry(circuit: Circuit, tool: str, alternatives: tuple[str, ...]) -> dict[str, Any]:
     snapshot = circuit.snapshot()
-    if snapshot.state in (CLOSED, DISABLED) or snapshot.awaiting_probe or circuit.mode != "enforce":
-        return {"tool": tool, "status": "available", "reason": "", "retry_after_ms": 0, "alternatives": []}
-    if snapshot.state == "half_open" and snapshot.retry_after <= 0:
+    if snapshot.retry_after <= 0 or circuit.mode != "enforce":  # the next call goes through, if only as a probe
         return {"tool": tool, "status": "available", "reason": "", "retry_after_ms": 0, "alternatives": []}
     decision = {"forced_open": "forced_open", "half_open": "probe_in_flight"}.get(snapshot.state, "circuit_open")
     name = circuit.display_name or circuit.name
