@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from otel_breaker import _guard, _log, errors, keys, settings
+from otel_breaker._fingerprints import _HEADERS as CREDENTIAL_HEADERS
 from otel_breaker._frames import CIRCUIT, TIMEOUT
 from otel_breaker._registry import registry
 from otel_breaker.circuit import Circuit
@@ -20,21 +21,40 @@ EXPORTER: Final = "OTel-OTLP-Exporter-Python"
 
 MALFORMED: Final = Outcome("failure", "malformed_output")
 _REMEMBERED: Final = 64
+_EXPORTER_RAW: Final = EXPORTER.encode()
+_AGENT: Final = ("user-agent", b"user-agent")
+_CREDENTIALS: Final = frozenset((*CREDENTIAL_HEADERS, *(name.encode() for name in CREDENTIAL_HEADERS)))
 
 
-def circuit_for(dependency: str | None, url: str, agent: str | bytes | None) -> Circuit | None:
+def scan(headers: Iterable[tuple[Any, Any]]) -> tuple[bool, bool]:
+    """One look at the names of some headers, on the path of every call.
+
+    Returns:
+        Whether a telemetry exporter sends them, and whether one of them may hold a credential.
+    """
+    exporter = shown = False
+    for name, value in headers:
+        lower = name.lower()
+        if lower in _CREDENTIALS:
+            shown = True
+        elif lower in _AGENT:
+            exporter = value is not None and value.startswith(EXPORTER if isinstance(value, str) else _EXPORTER_RAW)
+    return exporter, shown
+
+
+def circuit_for(dependency: str | None, url: Callable[[], str]) -> Circuit | None:
     """The circuit of a request, or ``None`` where we stay out of it.
 
     Args:
-        dependency: from `keys.dependency`; ``None`` for a URL without a host.
-        url: without query and user-info, for `exclude` and EXCLUDED_URLS.
-        agent: the User-Agent that will be sent.
+        dependency: from `keys.dependency`; empty for a URL without a host.
+        url: gives the URL without query and user-info, for EXCLUDED_URLS.
     """
-    if dependency is None:
+    if not dependency:
         return None
-    if agent and (agent if isinstance(agent, str) else agent.decode("latin1")).startswith(EXPORTER):
-        return None
-    if settings.current().excluded(url, dependency):
+    chosen = settings.current()
+    if (chosen.exclude or chosen.excluded_urls) and chosen.excluded(
+        url() if chosen.excluded_urls else None, dependency
+    ):
         return None
     circuits = registry()
     if dependency not in circuits._clients and emit.suppressed(emit.current()):
@@ -44,12 +64,15 @@ def circuit_for(dependency: str | None, url: str, agent: str | bytes | None) -> 
 
 def answered(circuit: Circuit, status: int, headers: Any) -> Outcome:
     """What a response means by its status and headers."""
+    if 100 <= status < 400:
+        return OK
     return response_outcome(status, headers, wall=circuit.clock.wall())
 
 
 def wants_json(circuit: Circuit) -> bool:
     """Whether the configuration says that a 200 of this dependency is a JSON document."""
-    return settings.current().resolve(None, circuit.key.dependency).validate == "json"
+    chosen = settings.current()
+    return bool(chosen.circuits) and chosen.resolve(None, circuit.key.dependency).validate == "json"
 
 
 def is_json(content: bytes) -> bool:
@@ -77,6 +100,9 @@ class Wallet:
 
     def __init__(self) -> None:
         self._held: WeakKeyDictionary[Any, dict[str, str | None]] = WeakKeyDictionary()
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
 
     def learn(self, client: Any, dependency: str, credential: str | None) -> None:
         """Remember what this client sent."""

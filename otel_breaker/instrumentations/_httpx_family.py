@@ -63,11 +63,18 @@ class Family:
             request = args[0] if args else kwargs["request"]
             url, headers = request.url, request.headers
             dependency = _dependency(client, url)
-            circuit = _http.circuit_for(dependency, f"{url.scheme}://{dependency}{url.path}", headers.get("user-agent"))
-            if circuit is None or dependency is None:
+            raw = headers.raw
+            exporter, shown = _http.scan(raw)
+            if exporter:
                 return None
-            credential = _http.visible(headers, str(url), kwargs.get("auth"))
-            if credential is None:
+            circuit = _http.circuit_for(dependency, lambda: f"{url.scheme}://{dependency}{url.path}")
+            if circuit is None:
+                return None
+            auth = kwargs.get("auth")
+            credential = None  # that of another call's own auth= must not be taken for this one's
+            if shown or url.query or url.userinfo or isinstance(auth, tuple):
+                credential = _http.visible(raw, str(url), auth)
+            elif self._wallet and ("auth" not in kwargs or type(auth).__name__ == "UseClientDefault"):
                 credential = self._wallet.recall(client, dependency)
             timeout = (request.extensions.get("timeout") or {}).get("read")
             return circuit, credential, timeout
@@ -83,9 +90,13 @@ class Family:
                 return None
             circuit = frame[CIRCUIT]
             request = args[0] if args else kwargs["request"]
+            url, raw = request.url, request.headers.raw
+            shown = _http.scan(raw)[1] or bool(url.query or url.userinfo)
+            if not shown and not self._wallet:  # nothing to learn, nothing to unlearn
+                return circuit
             dependency = circuit.key.dependency
-            if _dependency(client, request.url) == dependency:  # a redirect elsewhere is another host's business
-                credential = keys.credential_of(request.headers, str(request.url))
+            if _dependency(client, url) == dependency:  # a redirect elsewhere is another host's business
+                credential = keys.credential_of(raw, str(url)) if shown else None
                 _guard.learn(frame, credential)
                 self._wallet.learn(client, dependency, credential)
             return circuit
@@ -129,11 +140,10 @@ def _bodiless(response: Any) -> bool:
     )
 
 
-def _dependency(client: Any, url: Any) -> str | None:
+def _dependency(client: Any, url: Any) -> str:
     """The name of the circuit: the host and port, or the unix socket that the transport really talks to."""
-    transport_for = getattr(client, "_transport_for_url", None)
-    if transport_for is not None:
-        socket = getattr(getattr(transport_for(url), "_pool", None), "_uds", None)
-        if socket:
-            return f"unix:{socket}"
-    return keys.dependency(url.host, url.port, url.scheme) if url.host else None
+    transport = getattr(client, "_transport", None)
+    if getattr(client, "_mounts", None):
+        transport = client._transport_for_url(url)
+    socket = getattr(getattr(transport, "_pool", None), "_uds", None)
+    return f"unix:{socket}" if socket else keys.dependency(url.host, url.port, url.scheme)

@@ -74,7 +74,9 @@ def enable() -> None:
     global enabled
     enabled = True
     for module_name in dict.fromkeys(row.module for row in TARGETS):
-        if module_name in sys.modules:
+        module = sys.modules.get(module_name)
+        # One that another thread is importing just now gets its `apply` from there; waiting for it could deadlock.
+        if module is not None and not getattr(module.__spec__, "_initializing", False):
             apply(module_name)
 
 
@@ -115,8 +117,8 @@ def _wrap(row: Target) -> None:
 
     module, _, path = row.attribute.rpartition(":")
     try:
-        owner, name, original = wrapt.resolve_path(module or row.module, path)
-    except (AttributeError, ImportError):
+        owner, name, original = wrapt.resolve_path(sys.modules[module or row.module], path)
+    except (AttributeError, KeyError):
         _missing.add(row)
         lost = "redirects and retries inside a call go unwatched" if row.optional else "its calls are not guarded"
         _log.once(("missing", row), "%s %s has no %s: %s", row.library, _version(row.distribution), row.attribute, lost)
@@ -196,12 +198,9 @@ def _supported(row: Target) -> bool:
 
 
 def _wanted(library: str) -> bool:
-    """Whether the settings name this library; every one of the table is in ``default``."""
-    from otel_breaker import settings
+    from otel_breaker import settings  # brings pydantic, which nobody needs before the first library arrives
 
-    chosen = settings.current()
-    named = library in chosen.instrumentations or "default" in chosen.instrumentations
-    return named and library not in chosen.disabled_instrumentations
+    return settings.current().wants(library)
 
 
 @cache

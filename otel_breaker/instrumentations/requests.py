@@ -69,14 +69,19 @@ def _plan(session: Any, args: Any, kwargs: Any) -> tuple[Any, str | None, float 
         given = _argument(args, kwargs, _URL, "url")
         url = given.decode() if isinstance(given, bytes) else str(given)
         own = _argument(args, kwargs, _HEADERS, "headers")
-        headers = {**session.headers, **own} if own else session.headers
         dependency = keys.dependency_of_url(url)
-        circuit = _http.circuit_for(dependency, _bare(url, dependency), headers.get("User-Agent"))
+        headers = [*_pairs(session.headers), *_pairs(own)] if own else _pairs(session.headers)
+        exporter, shown = _http.scan(headers)
+        if exporter:
+            return None
+        circuit = _http.circuit_for(dependency, lambda: _bare(url, dependency))
         if circuit is None or dependency is None:
             return None
-        auth = _argument(args, kwargs, _AUTH, "auth") or session.auth
-        credential = _http.visible(headers, url, auth)
-        if credential is None:
+        auth = _argument(args, kwargs, _AUTH, "auth")
+        credential = None  # that of another call's own auth= must not be taken for this one's
+        if shown or auth or session.auth or "@" in url or "?" in url:
+            credential = _http.visible(headers, url, auth or session.auth)
+        if credential is None and auth is None and _wallet:
             credential = _wallet.recall(session.get_adapter(url), dependency)
         return circuit, credential, _seconds(_argument(args, kwargs, _TIMEOUT, "timeout"))
     except Exception as error:
@@ -89,15 +94,18 @@ def _plan_send(adapter: Any, args: Any, kwargs: Any) -> tuple[Any, str | None, f
     try:
         request = args[0] if args else kwargs["request"]
         dependency = keys.dependency_of_url(request.url)
-        credential = keys.credential_of(request.headers, request.url)
-        if dependency is not None:
+        exporter, shown = _http.scan(_pairs(request.headers))
+        credential = None
+        if shown or "@" in request.url or "?" in request.url:
+            credential = keys.credential_of(request.headers, request.url)
+        if dependency is not None and (credential is not None or _wallet):
             _wallet.learn(adapter, dependency, credential)
         frame = _guard.current_frame(_LIBRARY)
         if frame is not None:
             if frame[CIRCUIT].key.dependency == dependency:  # a redirect elsewhere is another host's business
                 _guard.learn(frame, credential)
             return None
-        circuit = _http.circuit_for(dependency, _bare(request.url, dependency), request.headers.get("User-Agent"))
+        circuit = None if exporter else _http.circuit_for(dependency, lambda: _bare(request.url, dependency))
         return None if circuit is None else (circuit, credential, _seconds(_argument(args, kwargs, 2, "timeout")))
     except Exception as error:
         _log.fault(_LIBRARY, "requests: a call could not be guarded", error)
@@ -106,6 +114,11 @@ def _plan_send(adapter: Any, args: Any, kwargs: Any) -> tuple[Any, str | None, f
 
 def _argument(args: Any, kwargs: Any, position: int, name: str) -> Any:
     return args[position] if len(args) > position else kwargs.get(name)
+
+
+def _pairs(headers: Any) -> Any:
+    """The (name, value) pairs; of requests' own kind of dictionary in the way that costs least."""
+    return list(headers.lower_items() if hasattr(headers, "lower_items") else headers.items())
 
 
 def _bare(url: str, dependency: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import email.utils
 import gc
 import logging
@@ -152,6 +153,30 @@ def test_exporters_are_never_guarded_b66(caller: Caller, patched: Any, srv: Scri
     assert names(patched) == []
 
 
+def test_real_exporters_are_never_guarded_b66(patched: Any, srv: Script) -> None:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+
+    class Direct(OTLPSpanExporter):
+        """Exports as a program that calls `export` by itself does: nothing suppresses it."""
+
+        def export(self, *args: Any, **kwargs: Any) -> Any:
+            return contextvars.Context().run(super().export, *args, **kwargs)
+
+    srv.default.status = 400  # not worth a retry
+    for exporter in (OTLPSpanExporter, Direct):
+        for processor in (SimpleSpanProcessor, BatchSpanProcessor):
+            provider = TracerProvider()
+            provider.add_span_processor(processor(exporter(endpoint=srv.url("/v1/traces"))))
+            for _ in range(3):
+                provider.get_tracer("test").start_span("span").end()
+                provider.force_flush()
+            provider.shutdown()
+    assert srv.hits == 12
+    assert names(patched) == []
+
+
 def test_suppressed_calls_are_not_guarded(caller: Caller, patched: Any, srv: Script) -> None:
     from opentelemetry.instrumentation.utils import suppress_instrumentation
 
@@ -246,6 +271,29 @@ def test_streams_that_break_half_way_open_it_b40(caller: Caller, patched: Any, s
     assert patched.get(srv.host).snapshot().state == "open"
     assert isinstance(results[3].error, CircuitOpenError)
     assert not isinstance(results[2].error, CircuitOpenError)
+
+
+@pytest.mark.parametrize("library", ["requests", "httpx", "httpx2"])
+def test_a_long_stream_takes_no_memory(patched: Any, srv: Script, library: str) -> None:
+    import importlib
+    import tracemalloc
+
+    module = importlib.import_module(library)
+    srv.reply(chunks=[b"x" * 65536] * 200)
+    tracemalloc.start()
+    try:
+        if library == "requests":
+            with module.get(srv.url(), stream=True) as response:
+                size = sum(len(piece) for piece in response.iter_content(65536))
+        else:
+            with module.stream("GET", srv.url()) as response:
+                size = sum(len(piece) for piece in response.iter_bytes())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size == 200 * 65536
+    assert peak < 4_000_000
+    assert outcomes(patched) == {"success": 1}
 
 
 def test_validate_json_counts_a_body_that_is_none(client: Client, patched: Any, faults: FaultServer) -> None:

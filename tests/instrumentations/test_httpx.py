@@ -157,6 +157,24 @@ def test_a_client_remembers_the_credential_that_its_auth_flow_sent(patched: Any,
     assert srv.hits == 3
 
 
+def test_the_credential_of_one_call_is_not_taken_for_anothers(patched: Any, lib: Any, srv: Script) -> None:
+    class Token(lib.Auth):  # type: ignore[misc]
+        def __init__(self, token: str) -> None:
+            self.token = token
+
+        def auth_flow(self, request: Any) -> Any:
+            request.headers["Authorization"] = f"Bearer {self.token}"
+            yield request
+
+    with lib.Client() as client:
+        client.get(srv.url(), auth=Token("a"))
+        srv.reply(401)
+        client.get(srv.url(), auth=Token("a"))  # revoked
+        assert client.get(srv.url(), auth=Token("b")).status_code == 200
+        assert client.get(srv.url(), auth=None).status_code == 200
+    assert srv.hits == 4
+
+
 def test_a_redirect_to_a_dead_host_counts_on_the_one_that_was_called(patched: Any, lib: Any, srv: Script) -> None:
     srv.reply(fault="redirect_dead")
     with lib.Client(follow_redirects=True) as client, pytest.raises(lib.ConnectError):

@@ -258,7 +258,7 @@ def test_sessions_and_methods_copy_and_pickle_b54(patched: Any, srv: Script) -> 
             copy.copy(thing)
         again = pickle.loads(pickle.dumps(session.request))
         assert again("GET", srv.url()).json() == {"ok": True}
-        copied = copy.deepcopy(session.request)
+        copied: Any = copy.deepcopy(session.request)
         assert copied("GET", srv.url()).json() == {"ok": True}
         again.__self__.close()
         copied.__self__.close()
@@ -271,6 +271,33 @@ def test_remove_restores_the_very_functions(patched: Any) -> None:
     plain = [vars(owner)[name] for owner, name in WRAPPED]
     assert all(type(function) is types.FunctionType for function in plain)
     assert [wrapper.__wrapped__ for wrapper in patched_now] == plain
+
+
+# --- credentials that only the adapter sees ---------------------------------------------------------------------------
+
+
+class Token(requests.auth.AuthBase):
+    """Adds a token when the request is prepared."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self.token}"
+        return request
+
+
+def test_a_session_remembers_the_credential_that_its_auth_sent(patched: Any, srv: Script) -> None:
+    with requests.Session() as session:
+        session.auth = Token("hidden")
+        session.get(srv.url())
+        srv.reply(401)
+        session.get(srv.url())
+        with pytest.raises(CircuitOpenError) as caught:
+            session.get(srv.url())
+        assert caught.value.decision == "credential_paused"
+        assert session.get(srv.url(), auth=Token("another")).status_code == 200
+    assert srv.hits == 3
 
 
 # --- bodies that are read later ---------------------------------------------------------------------------------------
@@ -393,6 +420,7 @@ def test_a_refusal_of_another_library_passes_through_unchanged(patched: Any, srv
     patched.client("127.0.0.1:1").force_open("test")
 
     def hook(response: requests.Response, *args: Any, **kwargs: Any) -> None:
+        response.close()
         httpx.get("http://127.0.0.1:1/")
 
     with pytest.raises(httpx.HTTPError) as caught:

@@ -419,7 +419,7 @@ class Script(_Server):
     def __init__(self, *, unix: str | None = None) -> None:
         super().__init__()
         self.requests: list[Request] = []
-        self.default = Reply(200, b'{"ok": true}', left=None)
+        self.default: Reply = Reply(200, b'{"ok": true}', left=None)
         self._queues: collections.defaultdict[str | None, list[Reply]] = collections.defaultdict(list)
         self._unix = unix
         self._address: Any = ("127.0.0.1", 0)
