@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import otel_breaker
 from otel_breaker import _log, _registry, settings
 from otel_breaker._registry import Registry
 from otel_breaker.core.clock import ManualClock
-from tests.support.faults import Script
+from tests.support.faults import FaultServer, Script, fault_server
 
 pytest_plugins = ["tests.support.skips"]
 
@@ -56,15 +57,10 @@ def transitions() -> Iterator[list[Any]]:
 @pytest.fixture
 def patched(breaker_registry: Registry) -> Iterator[Registry]:
     """The HTTP libraries, patched, over a fresh registry and default settings."""
-    import httpx
-    import httpx2
-    import requests
-
     from otel_breaker.instrumentations import _patch
 
-    assert httpx
-    assert httpx2
-    assert requests
+    for library in ("requests", "httpx", "httpx2"):
+        importlib.import_module(library)
     settings.use(settings.load())
     _patch.enable()
     yield breaker_registry
@@ -76,6 +72,13 @@ def patched(breaker_registry: Registry) -> Iterator[Registry]:
 def srv() -> Iterator[Script]:
     """A server with scripted replies."""
     with Script() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def faults() -> Iterator[FaultServer]:
+    """Every fault of the matrix."""
+    with fault_server() as server:
         yield server
 
 
