@@ -11,16 +11,18 @@ from urllib.parse import unquote, unquote_plus
 
 from otel_breaker.classify._headers import pairs, plain
 
+_RANDOM: Final = os.urandom(32)
+
 
 class _FingerprintKey:
     """The process's fingerprint key: random unless the settings name one."""
 
-    value: bytes = os.urandom(32)
+    value: bytes = _RANDOM
 
 
 def set_fingerprint_key(key: bytes | None) -> None:
-    """Use ``key`` for all further fingerprints, so that processes sharing it agree; ``None`` or empty: a random one."""
-    _FingerprintKey.value = bytes(key) if key else os.urandom(32)
+    """Use ``key`` for all further fingerprints, so that processes sharing it agree; ``None``: the random one."""
+    _FingerprintKey.value = bytes(key) if key else _RANDOM
 
 
 def fingerprint(scheme: str, secret: str | bytes) -> str:

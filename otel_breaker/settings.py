@@ -19,6 +19,7 @@ from . import _settings_sources as sources
 from ._settings_errors import keys, one_line
 from ._settings_model import Settings
 from .errors import SettingsError
+from .keys import set_fingerprint_key
 
 __all__ = ["KNOWN", "OFF", "Settings", "SettingsError", "current", "forget", "load", "load_file", "report", "use"]
 
@@ -84,6 +85,8 @@ def use(settings: Settings) -> None:
     global _current
     _current = settings
     _log_to_stderr(settings.log_level)
+    secret = settings.fingerprint_key
+    set_fingerprint_key(secret.get_secret_value().encode() if secret is not None else None)
 
 
 def forget() -> None:

@@ -13,6 +13,7 @@ import pytest
 from otel_breaker import settings
 from otel_breaker.core.policy import FIELDS, NAMED, Policy
 from otel_breaker.errors import SettingsError
+from otel_breaker.keys import fingerprint, set_fingerprint_key
 
 OTHER: dict[str, Any] = {
     "failure_threshold": 7,
@@ -407,3 +408,17 @@ def test_a_log_level_shows_our_lines_on_stderr(capsys: pytest.CaptureFixture[str
     assert "INFO [otel_breaker] shown" in err
     assert "hidden" not in err
     assert "quiet" not in err
+
+
+def test_processes_with_one_fingerprint_key_agree_and_others_do_not() -> None:
+    try:
+        settings.use(settings.load(fingerprint_key="shared among replicas"))
+        shared = fingerprint("bearer", "sk-1")
+        settings.use(settings.load())
+        own = fingerprint("bearer", "sk-1")
+        settings.use(settings.load(fingerprint_key="shared among replicas"))
+        assert fingerprint("bearer", "sk-1") == shared != own
+    finally:
+        settings.forget()
+        set_fingerprint_key(None)
+    assert fingerprint("bearer", "sk-1") == own

@@ -1,7 +1,7 @@
 """The one table of everything we patch. A library is a few rows here and one small module with its wrappers.
 
 The attributes are ones that the official OpenTelemetry instrumentors leave alone, so that neither the order of the two
-nor their ``uninstrument()`` moves us (docs/libraries.md).
+nor their ``uninstrument()`` moves us (docs/libraries/).
 """
 
 from __future__ import annotations
