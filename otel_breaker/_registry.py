@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet, WeakValueDictionary
 
-from . import keys
+from . import _forking, keys
 from ._bindings import release
 from ._log import once
 from ._policies import named_policy
@@ -90,6 +90,14 @@ class Registry:
             self._newest = {}
             self._newest_loose = WeakValueDictionary()
         release()
+
+    def renew(self) -> None:
+        """In a forked child: new locks, counters from zero; the verdicts stay."""
+        self._lock = threading.Lock()
+        for one in self._stats.values():
+            one.zero()
+        for circuit in self:
+            circuit.renew_locks()
 
     # --- for the package ----------------------------------------------------------------------------------------------
 
@@ -275,3 +283,6 @@ def swap(new: Registry) -> Registry:
     old, _current = _current, new
     release()
     return old
+
+
+_forking.watch(registry)

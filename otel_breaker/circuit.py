@@ -250,6 +250,12 @@ class Circuit(ByHand):
         else:
             self.busy, self.gate = True, None
 
+    def renew_locks(self) -> None:
+        """In a forked child: whoever held them is not here."""
+        self._lock = threading.Lock()
+        for quota in (self.quotas or {}).values():
+            quota.renew_locks()
+
     def heir(self, fingerprint: str) -> Circuit:
         """This credential's quota circuit, made at its first 429 or 401."""
         from ._registry import registry

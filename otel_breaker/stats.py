@@ -38,7 +38,8 @@ BORN: Final = (("closed", "open"), ("open", "half_open"), ("half_open", "closed"
 TOOLS_MAX: Final = 100
 """Tool names remembered for one metric name, so that a page can say what is out and memory stays bounded."""
 
-LOCK: Final = threading.Lock()
+LOCK = threading.Lock()
+"""Guards every change that is not the hot path's; a forked child gets a new one."""
 
 
 class Stats:

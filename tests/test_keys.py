@@ -138,8 +138,10 @@ def test_B122_a_fingerprint_is_short_stable_keyed_and_hides_its_input() -> None:
     assert print_ == fingerprint("bearer", b"S3CRET")
     assert print_ != fingerprint("basic", "S3CRET")
     assert fingerprint("bearer", "S3CRET2") != print_
-    keys.set_fingerprint_key(None)
+    keys.set_fingerprint_key(b"another")
     assert fingerprint("bearer", "S3CRET") != print_
+    keys.set_fingerprint_key(None)
+    assert fingerprint("bearer", "S3CRET") == print_
 
 
 def test_processes_agree_on_fingerprints_only_when_they_share_a_key() -> None:
