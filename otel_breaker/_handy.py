@@ -5,13 +5,15 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from .core.events import Disable, ForceOpen, Reset, Resume
+
 if TYPE_CHECKING:
     from ._byhand import Permit
     from .circuit import Circuit
 
 
 class ByHand:
-    """call, acall, acquire, with and async with."""
+    """call, acall, acquire, with and async with; and the operator's commands."""
 
     __slots__ = ()
 
@@ -61,6 +63,30 @@ class ByHand:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.__exit__(kind, error, trace)
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def force_open(self, reason: str, seconds: float | None = None) -> None:
+        """Refuse every call, for ``seconds`` or until `resume`; never pages. ``reason`` is told to people only."""
+        if seconds is not None and not seconds > 0:
+            raise ValueError(f"seconds must be > 0 or None, not {seconds!r}")
+        _circuit(self)._commit(ForceOpen(str(reason), seconds))
+
+    def disable(self) -> None:
+        """Let everything through and charge nothing, until `resume`."""
+        _circuit(self)._commit(Disable())
+
+    def resume(self) -> None:
+        """End a force or a disable: closed. End its credentials' pauses: one call may try."""
+        _circuit(self)._commit(Resume())
+        for quota in list((_circuit(self).quotas or {}).values()):
+            quota.resume()
+
+    def reset(self) -> None:
+        """Close the circuit and its credentials' and zero them."""
+        _circuit(self)._commit(Reset())
+        for quota in list((_circuit(self).quotas or {}).values()):
+            quota.reset()
 
 
 def _circuit(handy: ByHand) -> Circuit:

@@ -11,10 +11,11 @@ from . import _forking, keys
 from ._bindings import release
 from ._log import once
 from ._policies import named_policy
+from ._quotas import idle
 from .circuit import Circuit, first_state
 from .core.clock import Clock
 from .core.policy import Policy
-from .core.states import CLOSED, Closed, State
+from .core.states import State
 from .core.views import Snapshot
 from .keys import CircuitKey
 from .stats import Stats
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 OTHER: Final = "_other"
 """The name that takes in what comes after the cap on names."""
-
-QUOTAS_MAX: Final = 1000
-"""Quota circuits, and credentials known to have worked, of one dependency; the oldest closed ones go first."""
 
 FIRST_MAX: Final = 256
 """Policies whose first state is shared by the circuits that have them."""
@@ -145,27 +143,6 @@ class Registry:
             self._loose.add(circuit)
             self._newest_loose[circuit.name] = circuit
 
-    def quota(self, circuit: Circuit, fingerprint: str) -> Circuit:
-        """The quota circuit of (dependency, credential)."""
-        with self._lock:
-            quotas = circuit.quotas = {} if circuit.quotas is None else circuit.quotas
-            found = quotas.get(fingerprint)
-            if found is not None:
-                return found
-            key = CircuitKey(circuit.key.dependency, fingerprint, "quota")
-            found = Circuit.__new__(Circuit)
-            found._build(circuit.name, key, circuit.policy, circuit.mode, circuit.clock, circuit.stats, Closed())
-            found.display_name, found.alternatives = circuit.display_name, circuit.alternatives
-            found.parent = circuit
-            if len(quotas) >= QUOTAS_MAX:
-                gone = next((one for one, quota in quotas.items() if idle(quota)), None)
-                if gone is None:
-                    return found
-                del quotas[gone]
-            quotas[fingerprint] = found
-        circuit.refresh()
-        return found
-
     def scoped(self, circuit: Circuit, fingerprint: str) -> Circuit:
         """The availability circuit of (dependency, credential) under ``scope: credential``."""
         key = CircuitKey(circuit.key.dependency, fingerprint)
@@ -261,12 +238,6 @@ class Registry:
         from .settings import current
 
         return int(getattr(current(), name, default))
-
-
-def idle(circuit: Circuit) -> bool:
-    """Whether nothing is lost with this circuit: it and its credentials' are closed as this moment makes them."""
-    quotas = circuit.quotas or {}
-    return circuit.state == CLOSED and all(quota.state == CLOSED for quota in list(quotas.values()))
 
 
 _current = Registry()

@@ -15,16 +15,12 @@ from .core.events import (
     Acquire,
     Admitted,
     Counted,
-    Disable,
     Effect,
     Event,
-    ForceOpen,
     Moved,
     ProbeOver,
     Refused,
     Renew,
-    Reset,
-    Resume,
     Revoked,
     Settle,
 )
@@ -176,30 +172,6 @@ class Circuit(ByHand):
     def __repr__(self) -> str:
         return f"<Circuit {self.name} {self.state}>"
 
-    # --- commands -----------------------------------------------------------------------------------------------------
-
-    def force_open(self, reason: str, seconds: float | None = None) -> None:
-        """Refuse every call, for ``seconds`` or until `resume`; never pages. ``reason`` is told to people only."""
-        if seconds is not None and not seconds > 0:
-            raise ValueError(f"seconds must be > 0 or None, not {seconds!r}")
-        self._commit(ForceOpen(str(reason), seconds))
-
-    def disable(self) -> None:
-        """Let everything through and charge nothing, until `resume`."""
-        self._commit(Disable())
-
-    def resume(self) -> None:
-        """End a force or a disable: closed. End its credentials' pauses: one call may try."""
-        self._commit(Resume())
-        for quota in list((self.quotas or {}).values()):
-            quota.resume()
-
-    def reset(self) -> None:
-        """Close the circuit and its credentials' and zero them."""
-        self._commit(Reset())
-        for quota in list((self.quotas or {}).values()):
-            quota.reset()
-
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _commit(self, event: Event, site: Any = None, credential: str | None = None) -> tuple[Effect, ...]:
@@ -258,9 +230,9 @@ class Circuit(ByHand):
 
     def heir(self, fingerprint: str) -> Circuit:
         """This credential's quota circuit, made at its first 429 or 401."""
-        from ._registry import registry
+        from . import _quotas
 
-        return registry().quota(self, fingerprint)
+        return _quotas.heir(self, fingerprint)
 
     def share(self, fingerprint: str) -> Circuit:
         """This credential's own availability circuit, where ``scope: credential`` splits the dependency."""

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from opentelemetry.context import get_current
 
 import otel_breaker
-from otel_breaker import _log, _registry, settings
+from otel_breaker import _credentials, _log, _registry, settings
+from otel_breaker._frames import FRAME
 from otel_breaker._registry import Registry
 from otel_breaker.core.clock import ManualClock
 from tests.support.faults import FaultServer, Script, fault_server
@@ -80,6 +82,15 @@ def faults() -> Iterator[FaultServer]:
     """Every fault of the matrix."""
     with fault_server() as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    """Each test begins outside every call, on the hot path, and leaves it so."""
+    _credentials._used = False
+    yield
+    assert FRAME.get() is None
+    assert not get_current()
 
 
 @pytest.fixture(autouse=True)

@@ -95,10 +95,7 @@ def _boundary(episode: Episode, policy: Policy, now: float) -> tuple[int, float,
 
 def _cooldown(step: int, draw: float, until_hint: float, policy: Policy, now: float) -> float:
     left = until_hint - now
-    if left > 0:
-        length = min(max(left, RETRY_AFTER_FLOOR), policy.retry_after_cap)
-    else:
-        length = policy.ladder(step)
+    length = min(max(left, RETRY_AFTER_FLOOR), policy.retry_after_cap) if left > 0 else policy.ladder(step)
     return _stretched(length, draw, policy)
 
 
