@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from typing import Any, Final
 
 from . import _guard, _settling
-from ._frames import FRAME, PERMIT, PROBE, Frame, Site
+from ._frames import FRAME, PERMIT, PROBE, UP, Frame, Site, live
 from .circuit import Circuit
 from .outcomes import FAILURE, IGNORED, OK, REASONS, THROTTLED, UNAUTHORIZED, Outcome
 
 SITE: Final = Site("")
 
-Entered = tuple[Circuit, Frame | None, Token[Frame | None] | None]
+Entered = tuple[Circuit, Frame | None]
 
 _open: ContextVar[tuple[Entered, ...]] = ContextVar("otel_breaker_with", default=())
 
@@ -90,24 +90,23 @@ def acquire(circuit: Circuit) -> Permit:
 def push(circuit: Circuit) -> None:
     """Enter ``with circuit``."""
     frame = _guard.begin(SITE, circuit)
-    token = FRAME.set(frame) if frame is not None else None
-    _open.set((*_open.get(), (circuit, frame, token)))
+    if frame is not None:
+        FRAME.set(frame)
+    _open.set((*_open.get(), (circuit, frame)))
 
 
 def pop(circuit: Circuit, error: BaseException | None) -> None:
     """Leave ``with circuit``."""
     held = _open.get()
-    at = max((i for i, (entered, _, _) in enumerate(held) if entered is circuit), default=None)
+    at = max((i for i, (entered, _) in enumerate(held) if entered is circuit), default=None)
     if at is None:
         return
-    _, frame, token = held[at]
+    frame = held[at][1]
     _open.set(held[:at] + held[at + 1 :])
-    if frame is None or token is None:
+    if frame is None:
         return
-    try:
-        FRAME.reset(token)
-    except ValueError:  # left in another context than it was entered in: that context keeps its own frame
-        FRAME.set(None)
+    if FRAME.get() is frame:  # else an inner block goes on, or this is another context: that keeps its own frame
+        FRAME.set(live(frame[UP]))
     if error is None:
         _guard.done(frame, None)
     else:
