@@ -124,7 +124,6 @@ def _attempt(site: Site, inside: Frame, parent: Frame, context: Any, timeout: fl
         evidence = inside[EVIDENCE] = Evidence()
     denied = denial(inside)
     if denied is not None:
-        evidence.refused = True
         circuit.decide(denied[0])
         refuse(site, circuit, None, context, *denied, root[CREDENTIAL], tool_site(site, parent))
     evidence.running += 1

@@ -61,16 +61,14 @@ class Evidence:
         attempts: attempts finished.
         failed: the last one failed or was throttled.
         last: its outcome.
-        refused: a further attempt was refused.
     """
 
-    __slots__ = ("attempts", "failed", "last", "refused", "running")
+    __slots__ = ("attempts", "failed", "last", "running")
 
     def __init__(self) -> None:
         self.running = 0
         self.attempts = 0
         self.failed = False
-        self.refused = False
         self.last: Outcome | None = None
 
     def note(self, outcome: Outcome) -> None:

@@ -142,8 +142,6 @@ def check(frame: Frame) -> None:
     denied = denial(frame)
     if denied is not None:
         root = owner_of(frame)
-        frame[EVIDENCE] = frame[EVIDENCE] or Evidence()
-        frame[EVIDENCE].refused = True
         root[CIRCUIT].decide(denied[0])
         refuse(frame[SITE], root[CIRCUIT], None, emit.current(), *denied, root[CREDENTIAL], None)
 
