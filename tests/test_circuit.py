@@ -134,6 +134,33 @@ def test_with_blocks_may_be_left_out_of_order(circuit: Circuit) -> None:
     assert outcomes(other) == {"failure": 1}
 
 
+def test_what_follows_an_inner_block_is_still_inside_the_outer_one(circuit: Circuit) -> None:
+    inner, last = Circuit("inner"), Circuit("last")
+
+    def body() -> None:
+        with circuit:
+            with inner:
+                pass
+            with last:
+                raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        body()
+    assert outcomes(last) == {"failure": 1}
+    assert outcomes(circuit) == {"neutral": 1}
+
+
+def test_an_inner_block_that_goes_on_is_still_current(circuit: Circuit) -> None:
+    other = Circuit("other")
+    circuit.__enter__()
+    other.__enter__()
+    circuit.__exit__(None, None, None)
+    other.call(int)  # an attempt of the block that goes on
+    other.__exit__(None, None, None)
+    other.call(int)
+    assert decisions(other) == {"admitted": 2}
+
+
 def test_with_blocks_of_tasks_do_not_meet(circuit: Circuit) -> None:
     async def one(number: int) -> None:
         async with circuit:

@@ -96,6 +96,21 @@ def test_an_sdk_of_the_same_dependency_is_the_logical_call_and_http_its_attempts
     assert reasons(host(srv)) == {"server_error": 1}
 
 
+def test_a_failed_attempt_that_the_tool_swallowed_is_the_dependencys_failure(web: httpx.Client, srv: Script) -> None:
+    @otel_breaker.guard(dependency=srv.host)
+    def tool() -> str:
+        try:
+            return str(get(web, srv.url()))
+        except httpx.HTTPStatusError:
+            return "sorry"
+
+    srv.reply(503, times=5)
+    assert [tool() for _ in range(5)] == ["sorry"] * 5
+    assert reasons(host(srv)) == {"server_error": 5}
+    assert tool()["status"] == "circuit_open"  # type: ignore[index]
+    assert srv.hits == 5
+
+
 def test_the_attempts_below_tell_the_true_cause(web: httpx.Client, srv: Script) -> None:
     @otel_breaker.guard(dependency=srv.host)
     def sdk() -> None:
@@ -551,6 +566,29 @@ def test_a_task_that_outlives_its_parent_makes_calls_of_its_own(vendor: Circuit)
     asyncio.run(main())
     assert decisions(vendor) == {"admitted": 3}
     assert outcomes(vendor) == {"success": 1, "failure": 2}
+
+
+def test_a_refusal_after_the_tool_is_over_is_not_told_as_the_tools(vendor: Circuit) -> None:
+    trip(vendor)
+
+    async def main() -> None:
+        go = asyncio.Event()
+
+        @otel_breaker.guard(tool="over", alternatives=["other"])
+        async def tool() -> Any:
+            async def background() -> None:
+                await go.wait()
+                vendor.call(int)
+
+            return asyncio.create_task(background())
+
+        task = await tool()
+        go.set()
+        with pytest.raises(CircuitOpenError) as refused:
+            await task
+        assert (refused.value.tool, refused.value.alternatives) == ("vendor", ())
+
+    asyncio.run(main())
 
 
 def test_a_finished_frame_takes_no_blame_and_hands_none_on(vendor: Circuit) -> None:

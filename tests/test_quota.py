@@ -206,6 +206,19 @@ def test_quota_and_dependency_are_both_asked(vendor: Vendor, manual_clock: Manua
     assert vendor.call(ALICE) == "success"
 
 
+def test_a_credentials_neutral_probe_gives_its_slot_back(vendor: Vendor, manual_clock: ManualClock) -> None:
+    vendor.replies = ["throttled"] * 3
+    for _ in range(3):
+        vendor.call(ALICE)
+    manual_clock.advance(30)
+    vendor.replies = ["neutral"] * 3
+    for _ in range(3):
+        vendor.call(ALICE)
+    assert vendor.call(ALICE) == "success"
+    assert vendor.call(ALICE) == "success"
+    assert decisions(vendor.circuit) == {"admitted": 4, "probe": 4}
+
+
 def test_a_slow_success_from_before_the_throttles_cannot_close_the_credentials_circuit(
     breaker_registry: Registry, manual_clock: ManualClock
 ) -> None:
