@@ -141,12 +141,14 @@ def test_what_follows_an_inner_block_is_still_inside_the_outer_one(circuit: Circ
         with circuit:
             with inner:
                 pass
+            circuit.call(int)  # an attempt
             with last:
                 raise ConnectionResetError
 
     with pytest.raises(ConnectionResetError):
         body()
     assert outcomes(last) == {"failure": 1}
+    assert decisions(circuit) == {"admitted": 1}
     assert outcomes(circuit) == {"neutral": 1}
 
 

@@ -164,6 +164,17 @@ def test_refusals_are_counted_and_the_wait_that_they_saved(manual_clock: ManualC
     assert of(tool).stats.time_saved == 200
 
 
+def test_what_a_refusal_saves_is_estimated_from_the_last_failures_not_the_very_last(manual_clock: ManualClock) -> None:
+    circuit = Circuit("c", Policy(failure_threshold=2))
+    for seconds in (10, 20):
+        permit = circuit.acquire()
+        manual_clock.advance(seconds)
+        permit.failure("timeout")
+    with pytest.raises(CircuitOpenError):
+        circuit.acquire()
+    assert 10 < circuit.stats.time_saved < 20
+
+
 def test_refusals_follow_the_clock_the_state_and_the_operator(manual_clock: ManualClock) -> None:
     tool = warm(policy=Policy(cooldown=2))
     trip(of(tool), "dns_error")
