@@ -31,7 +31,7 @@ from ._log import fault
 from .circuit import VOID, Circuit
 from .core.events import Refused
 from .errors import CircuitOpenError
-from .telemetry import emit
+from .telemetry import emit, providers, quick
 
 QUIET: Final[Frame] = []
 """In `FRAME`: what runs inside is our own traffic and bypasses every guard."""
@@ -60,7 +60,7 @@ def begin(
         CircuitOpenError: if the call is refused.
     """
     try:
-        context = emit.current()
+        context = quick.current()
         parent = FRAME.get()
         if parent is QUIET or circuit.mode == "off" or (context and emit.suppressed(context)):
             return None
@@ -111,7 +111,8 @@ def _admit(
         circuit, permit, now, parent, charges[0], None, False, None, probe, quota, site, credential, sys.exception(),
         None, None, now, timeout,
     ]  # fmt: skip
-    if permit != VOID and (context or emit.own_spans()):
+    traced = context or ((quick.tracing._TRACER_PROVIDER is not None or providers._state.mine) and emit.own_spans())
+    if traced and permit != VOID:
         frame[SPAN] = emit.on_admit(context, circuit, site, probe, credential)
     return frame
 

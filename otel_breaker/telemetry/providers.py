@@ -65,6 +65,7 @@ def start() -> None:
     if state.started:
         return
     state.started = True
+    trace.get_tracer_provider()  # one that OTEL_PYTHON_TRACER_PROVIDER names is there from now on
     missing: list[Signal] = [
         one for one in exporters.SIGNALS if exporters.wanted(one) and not _is_set(one) and one not in state.mine
     ]

@@ -40,7 +40,7 @@ class Signals:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Stand in for the global providers, which can be set only once a process."""
-        monkeypatch.setattr(trace, "get_tracer_provider", lambda: self.traces)
+        monkeypatch.setattr(trace, "_TRACER_PROVIDER", self.traces)
         monkeypatch.setattr(providers, "get_logger_provider", lambda: self.logs)
         monkeypatch.setattr(events, "get_logger_provider", lambda: self.logs)
         metrics.register(self.meters)
