@@ -15,7 +15,6 @@ from ._quotas import idle
 from .circuit import Circuit, first_state
 from .core.clock import Clock
 from .core.policy import Policy
-from .core.states import State
 from .core.views import Snapshot
 from .keys import CircuitKey
 from .stats import Stats
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
 
 OTHER: Final = "_other"
 """The name that takes in what comes after the cap on names."""
-
-FIRST_MAX: Final = 256
-"""Policies whose first state is shared by the circuits that have them."""
 
 
 class Registry:
@@ -53,7 +49,6 @@ class Registry:
         self._stats: dict[str, Stats] = {}
         self._newest: dict[str, Circuit] = {}
         self._newest_loose: WeakValueDictionary[str, Circuit] = WeakValueDictionary()
-        self._first: dict[Policy, State] = {}
 
     # --- public -------------------------------------------------------------------------------------------------------
 
@@ -213,10 +208,7 @@ class Registry:
         clock: Clock | None,
     ) -> None:
         chosen = policy or config.policy
-        if len(self._first) >= FIRST_MAX:
-            self._first.clear()
-        first = self._first.setdefault(chosen, first_state(chosen))
-        circuit._build(name, key, chosen, config.mode, clock or self.clock, self.stats(name), first)
+        circuit._build(name, key, chosen, config.mode, clock or self.clock, self.stats(name), first_state(chosen))
         circuit.display_name, circuit.alternatives = config.display_name, config.alternatives
         circuit.split = config.scope == "credential"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import threading
 from typing import Any, Final
@@ -241,6 +242,7 @@ class Circuit(ByHand):
         return registry().scoped(self, fingerprint)
 
 
+@functools.lru_cache(256)
 def first_state(policy: Policy) -> State:
-    """The closed state a new circuit starts with."""
+    """The closed state that new circuits of this policy start with."""
     return moves.fresh(policy)
