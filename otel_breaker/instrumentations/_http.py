@@ -120,9 +120,16 @@ class Wallet:
 
 
 def visible(headers: Any, url: str | None, auth: Any) -> str | None:
-    """The credential that the arguments of a call show; an explicit name and password win over a header."""
+    """The credential that the arguments of a call show; a name and password, explicit or in the URL, win over a header.
+
+    Both libraries make of them the Authorization header that goes out.
+    """
     if isinstance(auth, tuple) and len(auth) == 2:
         return keys.credential_of({"Authorization": basic(*auth)}, None)
+    if url is not None and "@" in url:
+        named = keys.credential_of(None, url.partition("?")[0])
+        if named is not None:
+            return named
     return keys.credential_of(headers or {}, url)
 
 
