@@ -32,15 +32,15 @@ class Binding:
     Attributes:
         circuit: ``None`` until the next call must look it up.
         site: the static facts for the guard.
+        stream: it is a generator.
         raises: a refusal is raised, not answered.
         judged: the user has a say in what a result means.
         name: the tool's name.
     """
 
     __slots__ = (
-        "__weakref__", "_classify", "_clock", "_dependency", "_fallback", "_offers", "_on_open", "_policy",
-        "_told", "_validate", "circuit", "credential", "function", "identity", "judged", "name", "raises",
-        "site",
+        "__weakref__", "_classify", "_clock", "_dependency", "_fallback", "_offers", "_on_open", "_policy", "_told",
+        "_validate", "circuit", "credential", "function", "identity", "judged", "name", "raises", "site", "stream",
     )  # fmt: skip
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -57,6 +57,7 @@ class Binding:
         self._fallback: Callable[..., Any] | None = options["fallback"]
         self._validate: Callable[[Any], Any] | None = options["validate"]
         self._classify: Callable[[Any], str | None] | None = options["classify"]
+        self.stream = False
         self.judged = self._validate is not None or self._classify is not None
         self.credential = keys.fingerprint("given", options["credential"]) if options["credential"] else None
         self.site = Site(
@@ -121,7 +122,17 @@ class Binding:
         if self._told is None or self._told[0] is not state:
             episode = state.episode
             name = circuit.display_name or circuit.name
-            self._told = state, reason_text(name, "circuit_open", episode.reason, episode.failures, circuit.cost)
+            self._told = (
+                state,
+                reason_text(
+                    name,
+                    "circuit_open",
+                    episode.reason,
+                    episode.failures,
+                    circuit.last_took,
+                    circuit.policy.failure_rate is None,
+                ),
+            )
         return {
             "status": "circuit_open",
             "tool": self.name,
@@ -140,6 +151,8 @@ class Binding:
         return told
 
     def _judge(self, frame: Frame, result: Any) -> Outcome | None:
+        if result is None and self.stream:  # a generator that returns nothing has no result to look at
+            return None
         if self._classify is not None and (told := self._explain(result)) is not None:
             return told
         if self._validate is not None:

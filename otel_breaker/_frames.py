@@ -205,7 +205,8 @@ def facts(
         "retry_after": max(retry_after, 0.001),
         "alternatives": offers,
         "display_name": circuit.display_name,
-        "last_took": circuit.cost or None,
+        "last_took": circuit.last_took,
+        "in_a_row": circuit.policy.failure_rate is None,
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CoroutineType
 from typing import Any
 
 from . import _settling
@@ -43,7 +44,7 @@ from .telemetry import emit
 
 __all__ = [
     "PENDING", "Frame", "Site", "abandon", "acall", "begin", "bounded", "call", "check", "current_frame", "done",
-    "fail", "finish", "learn", "note", "quiet", "renew",
+    "fail", "finish", "later", "learn", "note", "quiet", "renew",
 ]  # fmt: skip
 
 
@@ -179,6 +180,24 @@ def call(
     token = FRAME.set(frame)
     try:
         result = wrapped(*args, **kwargs)
+    except BaseException as error:
+        FRAME.reset(token)
+        fail(frame, error)
+        raise
+    FRAME.reset(token)
+    if type(result) is CoroutineType:
+        frame[DONE] = True
+        return later(frame, result)
+    done(frame, result)
+    return result
+
+
+async def later(frame: Frame, coroutine: Any) -> Any:
+    """Drive what a plain function returned in place of a result, inside its frame; the call ends with it."""
+    frame[DONE] = False
+    token = FRAME.set(frame)
+    try:
+        result = await coroutine
     except BaseException as error:
         FRAME.reset(token)
         fail(frame, error)

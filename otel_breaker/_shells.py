@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from sys import exception
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from . import _credentials, _generators, _guard
@@ -28,8 +29,10 @@ def shell(binding: Binding) -> Any:
     function = binding.function
     call = getattr(function, "__call__", None)  # noqa: B004 - a callable object may be asynchronous by its __call__
     if inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(call):
+        binding.stream = True
         wrapper = _generators.async_generator(binding)
     elif inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(call):
+        binding.stream = True
         wrapper = _generators.generator(binding)
     elif inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
         wrapper = _coroutine(binding)
@@ -91,10 +94,9 @@ def _plain(binding: Binding) -> Any:
             or circuit.gate != permit
             or judged
             or frame[EVIDENCE] is not None
-            or isinstance(result, dict)
+            or isinstance(result, (dict, CoroutineType))
         ):
-            _guard.done(frame, result)
-            return result
+            return _returned(binding, frame, result, args, kwargs)
         frame[DONE] = True
         stats.success += 1
         return result
@@ -122,8 +124,26 @@ def _slow(binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         FRAME.reset(token)
         return _failed(binding, frame, error, args, kwargs)
     FRAME.reset(token)
+    return _returned(binding, frame, result, args, kwargs)
+
+
+def _returned(binding: Binding, frame: Frame, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if type(result) is CoroutineType:  # a plain function in front of an asynchronous one: the call is yet to come
+        frame[DONE] = True
+        return _awaited(binding, frame, result, args, kwargs)
     _guard.done(frame, result)
     return result
+
+
+async def _awaited(binding: Binding, frame: Frame, coroutine: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+    try:
+        return await _guard.later(frame, coroutine)
+    except BaseException as error:
+        found = binding.refusal(error, frame)
+        if found is None:
+            raise
+        answer = binding.answer(found, args, kwargs)
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 def _failed(binding: Binding, frame: Frame, error: BaseException, args: Any, kwargs: Any) -> Any:

@@ -55,7 +55,8 @@ def _entry(circuit: Circuit, tool: str, alternatives: tuple[str, ...]) -> dict[s
         return {"tool": tool, "status": "available", "reason": "", "retry_after_ms": 0, "alternatives": []}
     decision = {"forced_open": "forced_open", "half_open": "probe_in_flight"}.get(snapshot.state, "circuit_open")
     name = circuit.display_name or circuit.name
-    text = answers.reason_text(name, decision, snapshot.reason, snapshot.failures, circuit.cost or None)
+    in_a_row = circuit.policy.failure_rate is None
+    text = answers.reason_text(name, decision, snapshot.reason, snapshot.failures, circuit.last_took, in_a_row)
     status = "probe_in_flight" if decision == "probe_in_flight" else "circuit_open"
     return answers.answer(status, tool, text, snapshot.retry_after, alternatives)
 

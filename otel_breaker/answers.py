@@ -19,10 +19,10 @@ _PHRASES: Final = {
     "dns_error": ("unreachable", "name not resolved"),
     "tls_error": ("unreachable", "TLS error"),
     "connect_timeout": ("unreachable", "connect timeout"),
-    "read_timeout": ("not answering in time", "timeout"),
-    "timeout": ("not answering in time", "timeout"),
-    "deadline_exceeded": ("not answering in time", "deadline exceeded"),
-    "probe_lapsed": ("not answering in time", "probe without an answer"),
+    "read_timeout": ("unreachable", "timeout"),
+    "timeout": ("unreachable", "timeout"),
+    "deadline_exceeded": ("unreachable", "deadline exceeded"),
+    "probe_lapsed": ("unreachable", "probe without an answer"),
     "server_error": ("failing", "server error"),
     "overloaded": ("overloaded", "overloaded"),
     "malformed_output": ("answering with unusable output", "malformed output"),
@@ -39,7 +39,12 @@ _TIMED: Final = frozenset({"connect_timeout", "read_timeout", "timeout", "deadli
 
 
 def reason_text(
-    name: str, decision: str, reason: str | None = None, failures: int = 0, last_took: float | None = None
+    name: str,
+    decision: str,
+    reason: str | None = None,
+    failures: int = 0,
+    last_took: float | None = None,
+    in_a_row: bool = True,
 ) -> str:
     """One sentence on why calls are refused.
 
@@ -47,8 +52,9 @@ def reason_text(
         name: how to call the dependency; ours or the operator's ``display_name``, never vendor text.
         decision: the refusal's decision.
         reason: code of the last failure.
-        failures: charged failures in a row.
+        failures: charged failures.
         last_took: seconds that the last failure took; named for timeouts only.
+        in_a_row: they came one after another; not so where a share of calls opens the circuit.
     """
     if decision == "forced_open":
         return f"{name} switched off by an operator"
@@ -57,7 +63,7 @@ def reason_text(
     state, last = _PHRASES.get(reason or "", ("failing", "failure"))
     if reason in _TIMED and last_took is not None and last_took >= 1:
         last += f" after {last_took:.0f} s"
-    count = "1 failure" if failures == 1 else f"{failures} consecutive failures"
+    count = "1 failure" if failures == 1 else f"{failures} {'consecutive ' if in_a_row else ''}failures"
     text = f"{name} {state} ({count}, last: {last})" if failures else f"{name} {state} (last: {last})"
     if reason == SLOW_RATE:
         text = f"{name} {state} ({failures} {last})"

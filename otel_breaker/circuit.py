@@ -57,8 +57,8 @@ class Circuit(ByHand):
 
     __slots__ = (
         "__weakref__", "_credential", "_lock", "_state", "alternatives", "busy", "clock", "cost", "display_name",
-        "gate", "key", "mode", "name", "now", "parent", "policy", "quotas", "role", "sample_at", "split", "stats",
-        "told_at", "untold", "worked",
+        "gate", "key", "last_took", "mode", "name", "now", "parent", "policy", "quotas", "role", "sample_at", "split",
+        "stats", "told_at", "untold", "worked",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +94,7 @@ class Circuit(ByHand):
         self.told_at = NEVER
         self.untold = 0
         self.cost = 0.0
+        self.last_took = 0.0
         self._credential: str | None = None
         self._lock = threading.Lock()
         self._state = first
@@ -128,6 +129,7 @@ class Circuit(ByHand):
         """Take in what a call came to. Returns the value it was counted as (``late`` if the permit is not current)."""
         draw = random.random() if self.policy.cooldown_jitter else 0.0
         if outcome.kind == FAILURE:
+            self.last_took = duration
             self.cost = duration if not self.cost else (self.cost + duration) / 2
         effects = self._commit(Settle(permit, outcome, duration, draw, pause, deadline), site, outcome.credential)
         return next((effect.outcome for effect in effects if isinstance(effect, Counted)), "late")

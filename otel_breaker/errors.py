@@ -83,6 +83,7 @@ class CircuitOpenError(BreakerError):
             answers.SLOW_RATE if facts.get("slow") else self.error_type,
             facts.get("failures", 0),
             facts.get("last_took"),
+            facts.get("in_a_row", True),
         )
 
     def answer(self, tool: str | None = None) -> dict[str, Any]:

@@ -27,9 +27,9 @@ WORDS = {
     "dns_error": "v unreachable (5 consecutive failures, last: name not resolved)",
     "tls_error": "v unreachable (5 consecutive failures, last: TLS error)",
     "connect_timeout": "v unreachable (5 consecutive failures, last: connect timeout after 30 s)",
-    "read_timeout": "v not answering in time (5 consecutive failures, last: timeout after 30 s)",
-    "timeout": "v not answering in time (5 consecutive failures, last: timeout after 30 s)",
-    "deadline_exceeded": "v not answering in time (5 consecutive failures, last: deadline exceeded after 30 s)",
+    "read_timeout": "v unreachable (5 consecutive failures, last: timeout after 30 s)",
+    "timeout": "v unreachable (5 consecutive failures, last: timeout after 30 s)",
+    "deadline_exceeded": "v unreachable (5 consecutive failures, last: deadline exceeded after 30 s)",
     "server_error": "v failing (5 consecutive failures, last: server error)",
     "overloaded": "v overloaded (5 consecutive failures, last: overloaded)",
     "malformed_output": "v answering with unusable output (5 consecutive failures, last: malformed output)",
@@ -38,7 +38,7 @@ WORDS = {
     "throttled": "v limiting our rate (5 consecutive failures, last: rate limit)",
     "quota_exhausted": "v out of quota for us (5 consecutive failures, last: quota exhausted)",
     "tool_error": "v failing (5 consecutive failures, last: tool error)",
-    "probe_lapsed": "v not answering in time (5 consecutive failures, last: probe without an answer)",
+    "probe_lapsed": "v unreachable (5 consecutive failures, last: probe without an answer)",
     "unclassified": "v failing (5 consecutive failures, last: failure)",
 }
 
@@ -70,7 +70,7 @@ def test_seconds_are_named_only_for_timeouts_of_at_least_one(manual_clock: Manua
     permit = circuit.acquire()
     manual_clock.advance(0.4)
     permit.failure("timeout")
-    assert refusal_of(circuit).reason == "v not answering in time (1 failure, last: timeout)"
+    assert refusal_of(circuit).reason == "v unreachable (1 failure, last: timeout)"
 
 
 def test_slow_calls_have_their_own_wording(manual_clock: ManualClock) -> None:
@@ -227,7 +227,7 @@ def test_a_fitted_class_is_both_and_pickles_as_the_plain_one(cls: type, base: ty
     expected = {
         "status": cls.status,  # type: ignore[attr-defined]
         "tool": "t",
-        "reason": "api not answering in time (1 failure, last: timeout)",
+        "reason": "api unreachable (1 failure, last: timeout)",
         "retry_after_ms": 3000,
         "alternatives": ["a"],
     }

@@ -185,7 +185,7 @@ def test_b02_a_hanging_call_cancelled_from_outside_after_five_seconds_counts(man
         assert of(tool).snapshot().failures == 2
         assert reasons(of(tool)) == {"deadline_exceeded": 2}
         assert (await tool())["reason"] == (
-            "t not answering in time (2 consecutive failures, last: deadline exceeded after 5 s)"
+            "t unreachable (2 consecutive failures, last: deadline exceeded after 5 s)"
         )
 
     asyncio.run(main())
@@ -306,3 +306,29 @@ def test_a_method_and_a_validator() -> None:
     asyncio.run(main())
     assert outcomes(of(Shop.refund)) == {"success": 1, "failure": 1}
     assert reasons(of(Shop.refund)) == {"rejected_output": 1}
+
+
+def test_b38_a_plain_function_that_returns_a_coroutine_is_judged_when_that_ends(breaker_registry: Registry) -> None:
+    async def search(query: str) -> str:
+        if query == "down":
+            raise ConnectionRefusedError
+        return query
+
+    tool = otel_breaker.guard(tool="t", policy=Policy(failure_threshold=2))(lambda query: search(query))
+    by_hand = otel_breaker.Circuit("hand", Policy(failure_threshold=2))
+
+    async def run() -> Any:
+        assert await tool("up") == "up"
+        assert await by_hand.call(search, "up") == "up"
+        for _ in range(2):
+            with pytest.raises(ConnectionRefusedError):
+                await tool("down")
+            with pytest.raises(ConnectionRefusedError):
+                await by_hand.call(search, "down")
+        return tool("up")
+
+    assert asyncio.run(run())["status"] == "circuit_open"
+    for name in ("t", "hand"):
+        circuit = breaker_registry.get(name)
+        assert circuit is not None
+        assert (circuit.state, circuit.stats.success, circuit.stats.failure) == ("open", 1, 2)

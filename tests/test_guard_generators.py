@@ -422,3 +422,17 @@ def test_an_enforced_deadline_bounds_each_wait_for_an_item() -> None:
 
     asyncio.run(main())
     assert reasons(of(stream)) == {"deadline_exceeded": 1}
+
+
+def test_a_validator_is_not_asked_about_a_stream(breaker_registry: Registry) -> None:
+    @otel_breaker.guard(tool="t", validate=lambda result: result is not None)
+    async def stream() -> Any:
+        yield 1
+
+    async def run() -> list[int]:
+        return [item async for item in stream()]
+
+    assert asyncio.run(run()) == [1]
+    circuit = breaker_registry.get("t")
+    assert circuit is not None
+    assert (circuit.stats.success, circuit.stats.failure) == (1, 0)

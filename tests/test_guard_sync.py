@@ -290,7 +290,7 @@ def test_a_timeout_is_told_with_the_seconds_it_took(manual_clock: ManualClock) -
         tool()
     answer = tool()
     assert answer["tool"] == "t"
-    assert answer["reason"] == "api.stripe.com not answering in time (1 failure, last: timeout after 30 s)"
+    assert answer["reason"] == "api.stripe.com unreachable (1 failure, last: timeout after 30 s)"
 
 
 def test_b31_one_failed_probe_reopens_and_no_round_lets_more_than_one_call_through(manual_clock: ManualClock) -> None:

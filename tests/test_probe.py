@@ -287,7 +287,7 @@ def test_a_probe_whose_thread_never_comes_back_lapses(circuit: Circuit, manual_c
     assert circuit.snapshot().cooldown == 60
     with pytest.raises(CircuitOpenError) as open_:
         circuit.acquire()
-    assert open_.value.reason == "vendor not answering in time (6 consecutive failures, last: probe without an answer)"
+    assert open_.value.reason == "vendor unreachable (6 consecutive failures, last: probe without an answer)"
     manual_clock.advance(60)
     permit = circuit.acquire()
     assert permit.probe is True
