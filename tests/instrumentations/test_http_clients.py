@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import gc
+import importlib
 import logging
 import pickle
 import threading
@@ -14,8 +16,9 @@ import pytest
 
 import otel_breaker
 from otel_breaker import Policy, settings
-from otel_breaker.errors import CircuitOpenError
+from otel_breaker.errors import CircuitOpenError, ProbeInFlightError
 from otel_breaker.instrumentations import _patch
+from otel_breaker.keys import dependency_of_url
 from tests.support.clients import Caller, Client
 from tests.support.counts import admitted, names, outcomes, reasons
 from tests.support.faults import FaultServer, Script, free_port
@@ -151,6 +154,15 @@ def test_redirects_are_one_call_b58(caller: Caller, patched: Any, srv: Script) -
     assert admitted(patched) == 1
 
 
+def test_a_redirect_to_a_dead_host_counts_on_the_host_that_was_called(
+    caller: Caller, patched: Any, srv: Script
+) -> None:
+    srv.reply(fault="redirect_dead")
+    assert caller.get(srv.url()).error is not None
+    assert names(patched) == [srv.host]
+    assert reasons(patched) == {"connection_refused": 1}
+
+
 def test_a_probe_may_follow_redirects(caller: Caller, patched: Any, manual_clock: Any, srv: Script) -> None:
     circuit = fail_until_open(caller, srv, patched)
     manual_clock.advance(30.1)
@@ -164,6 +176,103 @@ def test_one_circuit_a_host_whatever_the_path_b74(caller: Caller, patched: Any, 
         caller.get(srv.url(f"/things/{number}?id={number}&key=k{number}"))
     assert names(patched) == [srv.host]
     assert admitted(patched) == 50
+
+
+def test_five_parallel_callers_at_half_open_make_one_request(
+    client: Client, patched: Any, manual_clock: Any, srv: Script
+) -> None:
+    settings.use(settings.load(failure_threshold=1))
+    srv.reply(503)
+    with client.open() as caller:
+        caller.get(srv.url())
+    manual_clock.advance(30)
+    gate, start, lock = threading.Event(), threading.Barrier(5, timeout=10), threading.Lock()
+    srv.reply(200, json={"ok": True}, gate=gate)
+    told: list[Any] = []
+
+    def work() -> None:
+        with client.open() as caller:
+            start.wait()
+            result = caller.get(srv.url())
+        with lock:
+            told.append(result)
+            if len(told) == 4:
+                gate.set()
+
+    threads = [threading.Thread(target=work) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert srv.hits == 2
+    refused = [result.error for result in told if result.error is not None]
+    assert [result.data for result in told if result.error is None] == [{"ok": True}]
+    assert [isinstance(error, ProbeInFlightError) and isinstance(error, client.base) for error in refused] == [True] * 4
+    assert [error.answer()["status"] for error in refused] == ["probe_in_flight"] * 4
+    assert patched.get(srv.host).snapshot().state == "closed"
+    stats = patched.get(srv.host).stats
+    assert (stats.admitted, stats.probe, stats.probe_in_flight) == (1, 1, 4)
+
+
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+def test_five_tasks_of_one_client_at_half_open_make_one_request(
+    patched: Any, manual_clock: Any, srv: Script, library: str
+) -> None:
+    module = importlib.import_module(library)
+    settings.use(settings.load(failure_threshold=1))
+    srv.reply(503)
+    module.get(srv.url())
+    manual_clock.advance(30)
+    gate = threading.Event()
+    srv.reply(200, gate=gate)
+    told: list[Any] = []
+
+    async def one(client: Any) -> None:
+        try:
+            told.append((await client.get(srv.url())).status_code)
+        except ProbeInFlightError as error:
+            told.append(error.answer()["status"])
+        if len(told) == 4:
+            gate.set()
+
+    async def main() -> None:
+        async with module.AsyncClient() as client:
+            await asyncio.gather(*(one(client) for _ in range(5)))
+
+    asyncio.run(main())
+    assert told == ["probe_in_flight"] * 4 + [200]
+    assert srv.hits == 2
+
+
+def test_neutral_probes_give_the_slot_back_b27(caller: Caller, patched: Any, manual_clock: Any, srv: Script) -> None:
+    settings.use(settings.load(failure_threshold=2, cooldown=5))
+    srv.reply(503, times=2)
+    for _ in range(2):
+        caller.get(srv.url())
+    manual_clock.advance(5)
+    for status in (404, 401):
+        srv.reply(status)
+        assert caller.get(srv.url()).status == status
+        assert patched.get(srv.host).snapshot().state == "half_open"
+    assert caller.get(srv.url()).status == 200
+    assert patched.get(srv.host).snapshot().state == "closed"
+    assert srv.hits == 5
+
+
+@pytest.mark.parametrize("fault", ["refused", "dns", "tls_selfsigned", "rst_before_headers", "truncated"])
+def test_no_probe_that_failed_on_the_wire_closes_b43(
+    caller: Caller, patched: Any, manual_clock: Any, faults: FaultServer, fault: str
+) -> None:
+    url = faults.url(fault, "probe")
+    circuit = patched.client(dependency_of_url(url))
+    for _ in range(5):
+        circuit.acquire().failure("timeout")
+    manual_clock.advance(30)
+    error = caller.get(url).error
+    assert error is not None
+    assert not isinstance(error, CircuitOpenError)
+    shot = circuit.snapshot()
+    assert (shot.state, shot.failures, shot.cooldown, circuit.stats.probe) == ("open", 6, 60.0, 1)
 
 
 def test_twenty_threads_are_at_the_server_at_once_b34(client: Client, patched: Any, srv: Script) -> None:
@@ -405,7 +514,6 @@ def test_a_stream_of_requests_that_breaks_raises_what_it_always_did_b40(patched:
 
 @pytest.mark.parametrize("library", ["requests", "httpx", "httpx2"])
 def test_a_long_stream_takes_no_memory(patched: Any, srv: Script, library: str) -> None:
-    import importlib
     import tracemalloc
 
     module = importlib.import_module(library)

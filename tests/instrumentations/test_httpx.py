@@ -70,6 +70,70 @@ def test_mounts_and_shared_transports_are_guarded_once_b51(patched: Any, lib: An
     assert names(patched) == ["api.test"]
 
 
+def test_mounts_of_an_async_client_are_guarded_once_b51(patched: Any, lib: Any, loop: asyncio.Runner) -> None:
+    calls: list[str] = []
+
+    def handler(request: Any) -> Any:
+        calls.append(str(request.url))
+        return lib.Response(503)
+
+    async def main() -> None:
+        async with lib.AsyncClient(mounts={"https://api.test": lib.MockTransport(handler)}) as client:
+            for _ in range(5):
+                await client.get("https://api.test/x")
+            with pytest.raises(CircuitOpenError):
+                await client.get("https://api.test/x")
+
+    loop.run(main())
+    assert len(calls) == 5
+    assert admitted(patched) == 5
+    assert names(patched) == ["api.test"]
+
+
+@pytest.mark.parametrize(("seconds", "counted"), [(4.999, {"cancelled": 2}), (5, {"failure": 2})])
+def test_a_harness_that_cancels_a_hanging_call_b02(
+    patched: Any, manual_clock: Any, lib: Any, srv: Script, loop: asyncio.Runner, seconds: float, counted: Any
+) -> None:
+    settings.use(settings.load(failure_threshold=2))
+    srv.reply(fault="read_timeout", times=2)
+
+    async def main() -> None:
+        async with lib.AsyncClient(timeout=None) as client:
+            for number in (1, 2):
+                task = asyncio.create_task(client.get(srv.url()))
+                while srv.hits < number:
+                    await asyncio.sleep(0)
+                manual_clock.advance(seconds)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert task.cancelled()
+
+    loop.run(main())
+    assert outcomes(patched) == counted
+    shot = patched.get(srv.host).snapshot()
+    assert (shot.state, shot.failures) == (("open", 2) if seconds == 5 else ("closed", 0))
+
+
+def test_an_enforced_deadline_ends_a_hanging_call_b02(
+    patched: Any, lib: Any, srv: Script, loop: asyncio.Runner
+) -> None:
+    settings.use(settings.load(failure_threshold=2, call_deadline=0.05, enforce_deadline=True))
+    srv.reply(fault="read_timeout", times=2)
+
+    async def main() -> None:
+        async with lib.AsyncClient(timeout=None) as client:
+            for _ in range(2):
+                with pytest.raises(TimeoutError):
+                    await client.get(srv.url())
+            with pytest.raises(CircuitOpenError):
+                await client.get(srv.url())
+
+    loop.run(main())
+    assert srv.hits == 2
+    assert reasons(patched) == {"deadline_exceeded": 2}
+
+
 def test_a_pool_timeout_is_neutral_b121(patched: Any, lib: Any, srv: Script) -> None:
     limits = lib.Limits(max_connections=1)
     timeout = lib.Timeout(5, pool=0.05)

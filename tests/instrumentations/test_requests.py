@@ -382,6 +382,27 @@ def test_the_first_piece_is_not_held_back(patched: Any, srv: Script) -> None:
         assert response.elapsed.total_seconds() < 0.4
 
 
+def test_a_streaming_probe_that_delivers_for_a_whole_lease_has_succeeded(
+    patched: Any, manual_clock: Any, srv: Script
+) -> None:
+    settings.use(settings.load(failure_threshold=1, call_deadline=10))
+    srv.reply(503)
+    srv.reply(chunks=[b"x"] * 8, fault="reset")
+    requests.get(srv.url())
+    manual_clock.advance(30.1)
+    states = []
+    with requests.get(srv.url(), stream=True, timeout=5) as response:
+        pieces = response.iter_content(1)
+        for _ in range(8):
+            next(pieces)
+            manual_clock.advance(4)
+            states.append(patched.get(srv.host).snapshot().state)
+        with pytest.raises(requests.RequestException):
+            next(pieces)
+    assert states == ["half_open"] * 3 + ["closed"] * 5
+    assert patched.get(srv.host).snapshot().state == "open"  # the later abort is a new charge
+
+
 def test_a_reply_without_a_body_settles_at_the_headers(patched: Any, srv: Script) -> None:
     srv.reply(204)
     with requests.get(srv.url(), stream=True):
