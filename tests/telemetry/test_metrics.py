@@ -84,7 +84,7 @@ def test_nothing_is_reported_before_there_is_a_circuit(signals: Signals) -> None
 # --- through an episode -----------------------------------------------------------------------------------------------
 
 
-def test_status_and_transitions_equal_the_state_at_every_step(signals: Signals, clock: ManualClock) -> None:
+def test_status_and_transitions_equal_the_state_at_every_step_B81(signals: Signals, clock: ManualClock) -> None:
     circuit = Circuit("api.test", Policy(failure_threshold=1, cooldown=60))
     moves = dict.fromkeys(BORN, 0)
 
@@ -239,6 +239,56 @@ def test_names_beyond_the_cap_share_one_series(signals: Signals) -> None:
     assert of(signals, "status")["_other", "closed"] == 300
 
 
+def test_every_number_of_a_name_beyond_the_cap_is_counted_once_under_other_B74(
+    signals: Signals, clock: ManualClock
+) -> None:
+    names = 5
+    old = swap(Registry(clock=clock, max_names=2))
+    try:
+        circuits = [Circuit(f"host-{number}.test", Policy(failure_threshold=1)) for number in range(names)]
+        for number, circuit in enumerate(circuits):
+            circuit.acquire().success()
+            circuit.acquire().failure("timeout" if number % 2 else "dns_error")
+            refused(circuit)
+        clock.advance(90)
+        for circuit in circuits[3:]:
+            circuit.acquire().success()
+        elapsed, awaiting = of(signals, "cooldowns_elapsed"), of(signals, "awaiting_probe")
+        found = {
+            name: {key: value for key, value in of(signals, name).items() if "_other" in key and value}
+            for name in ("admissions", "outcomes", "failures", "transitions", "status")
+        }
+        (duration,) = [
+            point
+            for point in signals.collect()["otel_breaker.open.duration"].data.data_points
+            if point.attributes["otel_breaker.name"] == "_other"
+        ]
+        series = {name: len(of(signals, name)) for name in found}
+        Circuit("host-99.test").acquire().failure("timeout")
+        assert {name: len(of(signals, name)) for name in found} == series
+        with signals.tracer.start_as_current_span("agent"):
+            circuits[2].acquire().success()
+    finally:
+        swap(old)
+    assert found == {
+        "admissions": {("admitted", "_other"): 6, ("circuit_open", "_other"): 3, ("probe", "_other"): 2},
+        "outcomes": {("_other", "success"): 5, ("_other", "failure"): 3},
+        "failures": {("dns_error", "_other"): 2, ("timeout", "_other"): 1},
+        "transitions": {
+            ("_other", "closed", "open"): 3,
+            ("_other", "open", "half_open"): 2,
+            ("_other", "half_open", "closed"): 2,
+        },
+        "status": {("_other", "closed"): 2, ("_other", "open"): 1},
+    }
+    assert elapsed == {("host-0.test",): 2, ("host-1.test",): 2, ("_other",): 2}
+    assert awaiting == {("host-0.test",): 1, ("host-1.test",): 1, ("_other",): 1}
+    assert (duration.count, duration.sum) == (2, 180.0)
+    # An event is no series: it says whose circuit it was.
+    told = [attributes["otel_breaker.name"] for _, attributes in signals.plain_spans[-1]["events"]]
+    assert told == ["host-2.test"] * 4  # half-open, probe, closed, and its end
+
+
 @pytest.mark.parametrize(("metric", "most"), [("failures", 1_819), ("transitions", 1_823), ("tools", 1_801)])
 def test_series_beyond_the_limit_fold_and_never_fall(signals: Signals, metric: str, most: int) -> None:
     """The sum over all series stays right, and each of them only grows, however many there come to be."""
@@ -351,7 +401,7 @@ def test_a_provider_is_registered_once(signals: Signals, caplog: pytest.LogCaptu
     assert not caplog.records
 
 
-def test_an_explicit_provider_beside_the_first_reports_the_same(signals: Signals) -> None:
+def test_an_explicit_provider_beside_the_first_reports_the_same_B79(signals: Signals) -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
     circuit = registry().client("api.test")
