@@ -115,7 +115,7 @@ BreakerInstrumentor().instrument(skip_dep_check=True)
     assert "WARNING" not in done.stderr
 
 
-def test_b48_instrument_twice_is_one_warning_and_one_layer() -> None:
+def test_B48_instrument_twice_is_one_warning_and_one_layer() -> None:
     done = by_hand("otel_breaker.instrument(mode='off'); otel_breaker.instrument()" + AGENT)
     assert last_json(done)["layers"] == 1
     assert done.stderr.splitlines() == [
@@ -227,7 +227,7 @@ print(json.dumps(seen + [list(instrumentor.instrumentation_dependencies())]))
     assert last_json(python(code)) == [False, True, False, False, []]
 
 
-def test_b63_workers_and_child_processes_have_one_layer_each(tmp_path: Path) -> None:
+def test_B63_workers_and_child_processes_have_one_layer_each(tmp_path: Path) -> None:
     worker = AGENT.replace("\n", "\n    ").strip()
     program = tmp_path / "program.py"
     program.write_text(f"""
@@ -354,7 +354,7 @@ def test_the_import_hook(code: str, expected: list[Any]) -> None:
 
 # Under opentelemetry-instrument the exporters are OpenTelemetry's own and wait as long as they like.
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "opentelemetry-instrument"])
-def test_b76_a_collector_that_is_down_does_not_hold_the_end_of_the_process(way: str) -> None:
+def test_B76_a_collector_that_is_down_does_not_hold_the_end_of_the_process(way: str) -> None:
     code = """
 import time, requests
 start = time.perf_counter()

@@ -27,7 +27,7 @@ def boom(*args: Any, **kwargs: Any) -> Any:
 # --- callbacks that raise ---------------------------------------------------------------------------------------------
 
 
-def test_b36_a_listener_that_raises_hides_no_error_and_stops_no_transition(caplog: pytest.LogCaptureFixture) -> None:
+def test_B36_a_listener_that_raises_hides_no_error_and_stops_no_transition(caplog: pytest.LogCaptureFixture) -> None:
     error = Fault()
     heard: list[str] = []
 

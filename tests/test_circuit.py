@@ -609,7 +609,7 @@ def test_configuration_gives_a_circuit_its_policy_and_display_name(breaker_regis
     assert refused.value.reason == "the bank failing (1 failure, last: server error)"
 
 
-def test_b44_jitter_spreads_the_probes_and_never_shortens(breaker_registry: Registry) -> None:
+def test_B44_jitter_spreads_the_probes_and_never_shortens(breaker_registry: Registry) -> None:
     """The spread is random: that 200 draws from [30, 60) all fall within one half happens once in 2**199."""
     circuits = [Circuit(f"c{number}", Policy(failure_threshold=1, cooldown_jitter=1)) for number in range(200)]
     for circuit in circuits:

@@ -173,7 +173,7 @@ def test_doctor_says_what_switches_off(capsys: pytest.CaptureFixture[str], monke
         ({"OTEL_CONFIG_FILE": "/etc/otel.yaml"}, "as /etc/otel.yaml says"),
     ],
 )
-def test_b122_doctor_shows_where_telemetry_goes_without_credentials(
+def test_B122_doctor_shows_where_telemetry_goes_without_credentials(
     variables: dict[str, str], traces: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_BREAKER_FINGERPRINT_KEY", "S3CRET")

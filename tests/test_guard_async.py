@@ -9,6 +9,7 @@ import pytest
 
 import otel_breaker
 from otel_breaker import CircuitOpenError, Policy
+from otel_breaker._registry import Registry
 from otel_breaker.core.clock import ManualClock
 from tests.support.circuits import Fault, decisions, moves, of, outcomes, reasons
 
@@ -71,7 +72,7 @@ def test_it_stays_a_coroutine_function_with_its_name_and_signature() -> None:
     assert asyncio.run(guarded("a", limit=2)) == ["a", "a"]
 
 
-def test_b38_nothing_counts_until_it_is_awaited() -> None:
+def test_B38_nothing_counts_until_it_is_awaited() -> None:
     tool = broken()
     coroutine = tool()
     assert decisions(of(tool)) == {}
@@ -153,7 +154,7 @@ def test_a_partial_and_a_callable_object_are_seen_as_asynchronous() -> None:
         assert outcomes(of(tool)) == {"failure": 1}
 
 
-def test_b34_tasks_run_at_the_same_time_and_are_counted_exactly() -> None:
+def test_B34_tasks_run_at_the_same_time_and_are_counted_exactly() -> None:
     async def main() -> None:
         inside, everybody = 0, asyncio.Event()
 
@@ -175,7 +176,7 @@ def test_b34_tasks_run_at_the_same_time_and_are_counted_exactly() -> None:
     asyncio.run(main())
 
 
-def test_b02_a_hanging_call_cancelled_from_outside_after_five_seconds_counts(manual_clock: ManualClock) -> None:
+def test_B02_a_hanging_call_cancelled_from_outside_after_five_seconds_counts(manual_clock: ManualClock) -> None:
     async def main() -> None:
         tool, begun = hanging(tool="t", policy=Policy(failure_threshold=2))
         await cancelled_after(5, tool, begun, manual_clock)
@@ -184,14 +185,12 @@ def test_b02_a_hanging_call_cancelled_from_outside_after_five_seconds_counts(man
         assert of(tool).snapshot().state == "open"
         assert of(tool).snapshot().failures == 2
         assert reasons(of(tool)) == {"deadline_exceeded": 2}
-        assert (await tool())["reason"] == (
-            "t unreachable (2 consecutive failures, last: deadline exceeded after 5 s)"
-        )
+        assert (await tool())["reason"] == ("t unreachable (2 consecutive failures, last: deadline exceeded after 5 s)")
 
     asyncio.run(main())
 
 
-def test_b02_a_harness_that_waits_for_so_long_gets_its_own_timeout(manual_clock: ManualClock) -> None:
+def test_B02_a_harness_that_waits_for_so_long_gets_its_own_timeout(manual_clock: ManualClock) -> None:
     @otel_breaker.guard(policy=Policy(failure_threshold=2))
     async def hang() -> None:
         manual_clock.advance(6)
@@ -207,7 +206,7 @@ def test_b02_a_harness_that_waits_for_so_long_gets_its_own_timeout(manual_clock:
     assert reasons(of(hang)) == {"deadline_exceeded": 2}
 
 
-def test_b02_a_call_cancelled_earlier_is_neutral(manual_clock: ManualClock) -> None:
+def test_B02_a_call_cancelled_earlier_is_neutral(manual_clock: ManualClock) -> None:
     async def main() -> None:
         tool, begun = hanging(policy=Policy(failure_threshold=1))
         for _ in range(3):
@@ -249,7 +248,7 @@ def test_a_deadline_is_a_yardstick_unless_enforced(manual_clock: ManualClock) ->
     assert outcomes(of(slow)) == {"success": 1}
 
 
-def test_b02_an_enforced_deadline_ends_the_call_and_counts() -> None:
+def test_B02_an_enforced_deadline_ends_the_call_and_counts() -> None:
     async def main() -> None:
         tool, _ = hanging(policy=Policy(failure_threshold=2, call_deadline=0.01, enforce_deadline=True))
         for _ in range(2):
@@ -308,7 +307,7 @@ def test_a_method_and_a_validator() -> None:
     assert reasons(of(Shop.refund)) == {"rejected_output": 1}
 
 
-def test_b38_a_plain_function_that_returns_a_coroutine_is_judged_when_that_ends(breaker_registry: Registry) -> None:
+def test_B38_a_plain_function_that_returns_a_coroutine_is_judged_when_that_ends(breaker_registry: Registry) -> None:
     async def search(query: str) -> str:
         if query == "down":
             raise ConnectionRefusedError

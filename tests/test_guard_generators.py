@@ -9,6 +9,7 @@ import pytest
 
 import otel_breaker
 from otel_breaker import CircuitOpenError, Policy
+from otel_breaker._registry import Registry
 from otel_breaker.core.clock import ManualClock
 from tests.support.circuits import Fault, decisions, of, outcomes, reasons, trip
 
@@ -86,14 +87,14 @@ def test_it_keeps_its_kind_name_and_signature(make: Any) -> None:
     assert inspect.signature(tool.guarded) == inspect.signature(tool.function)
 
 
-def test_b38_fully_read_is_one_success(make: Any) -> None:
+def test_B38_fully_read_is_one_success(make: Any) -> None:
     tool = make()
     assert tool.read() == [0, 1, 2, 3]
     assert decisions(tool.circuit) == {"admitted": 1}
     assert outcomes(tool.circuit) == {"success": 1}
 
 
-def test_b38_a_generator_that_yields_nothing_is_one_success(make: Any) -> None:
+def test_B38_a_generator_that_yields_nothing_is_one_success(make: Any) -> None:
     tool = make()
     tool.items = 0
     assert tool.read() == []
@@ -101,7 +102,7 @@ def test_b38_a_generator_that_yields_nothing_is_one_success(make: Any) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 2])
-def test_b38_raising_on_the_first_or_third_item_is_one_failure_when_it_raises(make: Any, at: int) -> None:
+def test_B38_raising_on_the_first_or_third_item_is_one_failure_when_it_raises(make: Any, at: int) -> None:
     tool = make()
     tool.fail_at = at
     got: list[Any] = []
@@ -117,7 +118,7 @@ def test_b38_raising_on_the_first_or_third_item_is_one_failure_when_it_raises(ma
     assert reasons(tool.circuit) == {"tool_error": 1}
 
 
-def test_b38_asks_for_admission_at_its_first_step_only(make: Any) -> None:
+def test_B38_asks_for_admission_at_its_first_step_only(make: Any) -> None:
     tool = make()
     stream = tool.guarded()
     assert decisions(tool.circuit) == {}

@@ -293,7 +293,7 @@ def test_a_timeout_is_told_with_the_seconds_it_took(manual_clock: ManualClock) -
     assert answer["reason"] == "api.stripe.com unreachable (1 failure, last: timeout after 30 s)"
 
 
-def test_b31_one_failed_probe_reopens_and_no_round_lets_more_than_one_call_through(manual_clock: ManualClock) -> None:
+def test_B31_one_failed_probe_reopens_and_no_round_lets_more_than_one_call_through(manual_clock: ManualClock) -> None:
     healthy = False
 
     @otel_breaker.guard(policy=Policy(failure_threshold=5, failure_rate=0.5, minimum_calls=20))
@@ -318,7 +318,7 @@ def test_b31_one_failed_probe_reopens_and_no_round_lets_more_than_one_call_throu
     assert decisions(of(tool)) == {"admitted": 50, "probe": 20, "circuit_open": 10}
 
 
-def test_b32_every_round_opens_on_exactly_the_third_failure(manual_clock: ManualClock) -> None:
+def test_B32_every_round_opens_on_exactly_the_third_failure(manual_clock: ManualClock) -> None:
     healthy = False
 
     @otel_breaker.guard(policy="fast_api")
@@ -344,7 +344,7 @@ def test_b32_every_round_opens_on_exactly_the_third_failure(manual_clock: Manual
         }
 
 
-def test_b34_calls_run_at_the_same_time() -> None:
+def test_B34_calls_run_at_the_same_time() -> None:
     together = threading.Barrier(20, timeout=10)
     tool = otel_breaker.guard(lambda: together.wait())
     arrived: list[int] = []
@@ -357,7 +357,7 @@ def test_b34_calls_run_at_the_same_time() -> None:
     assert outcomes(of(tool)) == {"success": 20}
 
 
-def test_b34_fifty_threads_of_two_hundred_failures_are_counted_exactly() -> None:
+def test_B34_fifty_threads_of_two_hundred_failures_are_counted_exactly() -> None:
     tool = broken(policy=Policy(failure_threshold=10_000))
     start = threading.Barrier(50)
 

@@ -113,7 +113,7 @@ def test_five_tasks_at_half_open_make_one_request(patched: Registry, srv: Script
     crowd.check(circuit)
 
 
-def test_b29_fifty_threads_and_fifty_tasks_make_one_request(
+def test_B29_fifty_threads_and_fifty_tasks_make_one_request(
     patched: Registry, srv: Script, manual_clock: ManualClock
 ) -> None:
     circuit = half_open(srv, manual_clock)
@@ -190,7 +190,7 @@ def assert_the_next_call_is_a_probe_and_closes(circuit: Circuit) -> None:
     assert circuit.snapshot().state == "closed"
 
 
-def test_b25_a_cancelled_probe_gives_its_slot_back(circuit: Circuit) -> None:
+def test_B25_a_cancelled_probe_gives_its_slot_back(circuit: Circuit) -> None:
     async def main() -> None:
         begun = asyncio.Event()
 
@@ -211,7 +211,7 @@ def test_b25_a_cancelled_probe_gives_its_slot_back(circuit: Circuit) -> None:
     assert_the_next_call_is_a_probe_and_closes(circuit)
 
 
-def test_b25_a_cancelled_probe_of_a_tool_on_a_real_server(
+def test_B25_a_cancelled_probe_of_a_tool_on_a_real_server(
     patched: Registry, srv: Script, manual_clock: ManualClock
 ) -> None:
     circuit = half_open(srv, manual_clock)
@@ -350,7 +350,7 @@ NEUTRAL = [404, 400, 403, 401]
 
 
 @pytest.mark.parametrize("status", NEUTRAL)
-def test_b27_ten_neutral_probes_never_block_the_eleventh(
+def test_B27_ten_neutral_probes_never_block_the_eleventh(
     status: int, patched: Registry, srv: Script, manual_clock: ManualClock
 ) -> None:
     circuit = half_open(srv, manual_clock)
@@ -387,7 +387,7 @@ def test_a_probe_that_was_answered_moves_the_next_boundary_and_a_401_does_not(
 
 
 @pytest.mark.parametrize("fault", ["refused", "unknown host", "tls", "never seen", "429", "503", "408"])
-def test_b43_no_failed_probe_closes(
+def test_B43_no_failed_probe_closes(
     fault: str, patched: Registry, srv: Script, faults: FaultServer, manual_clock: ManualClock
 ) -> None:
     urls = {

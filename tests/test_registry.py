@@ -235,7 +235,7 @@ def test_an_expired_circuit_may_go(manual_clock: ManualClock) -> None:
     assert [circuit.name for circuit in registry] == ["b"]
 
 
-def test_b74_two_thousand_hosts_are_bounded(
+def test_B74_two_thousand_hosts_are_bounded(
     manual_clock: ManualClock, caplog: pytest.LogCaptureFixture, configure: Any
 ) -> None:
     configure()
@@ -260,7 +260,7 @@ def test_b74_two_thousand_hosts_are_bounded(
     assert warnings(caplog) == ["more than 200 circuit names; further ones are counted as _other"]
 
 
-def test_b74_ten_thousand_paths_and_ids_of_one_host_are_one_circuit(breaker_registry: Registry) -> None:
+def test_B74_ten_thousand_paths_and_ids_of_one_host_are_one_circuit(breaker_registry: Registry) -> None:
     from otel_breaker import keys
 
     for number in range(10_000):

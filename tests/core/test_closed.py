@@ -55,7 +55,7 @@ def test_neutral_throttled_and_denied_leave_the_streak_alone(outcome: Outcome) -
 
 
 @pytest.mark.parametrize("outcome", NEUTRAL)
-def test_b116_fifty_client_errors_count_nothing(outcome: Outcome) -> None:
+def test_B116_fifty_client_errors_count_nothing(outcome: Outcome) -> None:
     drive = Drive(failure_rate=0.1, minimum_calls=1)
     drive.call(outcome, 50)
     assert (drive.name, drive.view.failures, drive.moves) == ("closed", 0, [])
@@ -64,7 +64,7 @@ def test_b116_fifty_client_errors_count_nothing(outcome: Outcome) -> None:
     assert drive.state.window.totals(drive.now) == (0, 0, 0)
 
 
-def test_b32_every_round_opens_on_exactly_the_third_failure() -> None:
+def test_B32_every_round_opens_on_exactly_the_third_failure() -> None:
     drive = Drive(failure_threshold=3, cooldown_steps=(1,))
     for round_ in range(5):
         drive.at(round_ * 100)
@@ -76,7 +76,7 @@ def test_b32_every_round_opens_on_exactly_the_third_failure() -> None:
         assert (drive.name, drive.view.failures) == ("closed", 0)
 
 
-def test_b11_survives_fifty_failed_cooldowns_and_then_counts_afresh() -> None:
+def test_B11_survives_fifty_failed_cooldowns_and_then_counts_afresh() -> None:
     drive = Drive().trip()
     moment = 0.0
     for _ in range(50):

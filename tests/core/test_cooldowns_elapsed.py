@@ -135,7 +135,7 @@ def test_zero_when_closed_forced_or_disabled() -> None:
     assert (drive.elapsed, drive.at(1000).elapsed) == (0, 0)
 
 
-def test_b84_ten_minutes_of_failing_probes_are_one_episode_and_one_page() -> None:
+def test_B84_ten_minutes_of_failing_probes_are_one_episode_and_one_page() -> None:
     drive = opened(cooldown=60.0, cooldown_steps=(1,))
     permit, paging = None, []
     for moment in range(1, 601):

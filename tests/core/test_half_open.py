@@ -19,7 +19,7 @@ from tests.core.drive import DENIED, START, Drive, bad, busy, opened, probing
 GIVES_BACK = [IGNORED, ANSWERED, ABORTED, DENIED]
 
 
-def test_b29_one_probe_whoever_else_arrives() -> None:
+def test_B29_one_probe_whoever_else_arrives() -> None:
     drive = opened().at(30)
     answers = [drive.ask() for _ in range(100)]
     assert [a for a in answers if isinstance(a, Admitted)] == [Admitted(drive.state.id, probe=True)]
@@ -55,7 +55,7 @@ def test_a_successful_probe_resets_counters_and_ladder() -> None:
 
 
 @pytest.mark.parametrize("reason", [r for r in REASONS if r not in ("throttled", "quota_exhausted")])
-def test_b43_a_probe_that_fails_in_any_way_reopens(reason: str) -> None:
+def test_B43_a_probe_that_fails_in_any_way_reopens(reason: str) -> None:
     drive, permit = probing()
     assert drive.at(31).settle(permit, bad(reason)) == [
         Counted("failure", reason),
@@ -74,7 +74,7 @@ def test_a_throttled_probe_reopens_whatever_it_asks_for(retry_after: float | Non
     assert drive.view.cooldown == (retry_after or 60.0)
 
 
-def test_b31_one_failed_probe_is_enough_whatever_the_closed_thresholds_say() -> None:
+def test_B31_one_failed_probe_is_enough_whatever_the_closed_thresholds_say() -> None:
     drive = Drive(failure_threshold=5, failure_rate=0.5, minimum_calls=100, cooldown_steps=(1,)).trip()
     for round_ in range(10):
         drive.at(30 * (round_ + 1))
@@ -84,7 +84,7 @@ def test_b31_one_failed_probe_is_enough_whatever_the_closed_thresholds_say() -> 
         assert (drive.name, drive.view.retry_after) == ("open", 30.0)
 
 
-def test_b31_alternating_probes_let_one_call_through_a_round() -> None:
+def test_B31_alternating_probes_let_one_call_through_a_round() -> None:
     drive = opened(success_threshold=2, cooldown_steps=(1,))
     moment = 0.0
     for _ in range(10):
@@ -96,7 +96,7 @@ def test_b31_alternating_probes_let_one_call_through_a_round() -> None:
 
 
 @pytest.mark.parametrize("outcome", GIVES_BACK)
-def test_b25_b27_a_probe_that_says_nothing_gives_its_slot_back(outcome: Outcome) -> None:
+def test_B25_B27_a_probe_that_says_nothing_gives_its_slot_back(outcome: Outcome) -> None:
     drive, permit = probing()
     for _ in range(10):
         assert drive.settle(permit, outcome) == [
@@ -241,7 +241,7 @@ def test_signs_of_life_of_a_closed_circuits_calls_change_nothing() -> None:
     assert drive.state == before
 
 
-def test_b81_the_state_is_the_real_one_after_every_step() -> None:
+def test_B81_the_state_is_the_real_one_after_every_step() -> None:
     drive = Drive()
     seen = [drive.name]
     for moment, act in (

@@ -46,7 +46,7 @@ def test_each_failed_probe_goes_one_step_on_up_to_the_cap(fields: dict[str, Any]
         (1.0, 1.0, [60, 120, 600, 1800, 1800]),
     ],
 )
-def test_b44_jitter_only_lengthens_and_beyond_the_cap_too(jitter: float, draw: float, lengths: list[float]) -> None:
+def test_B44_jitter_only_lengthens_and_beyond_the_cap_too(jitter: float, draw: float, lengths: list[float]) -> None:
     assert climb(Policy(cooldown_jitter=jitter), [draw] * 5) == lengths
 
 

@@ -77,7 +77,7 @@ def test_after_a_neutral_health_check_a_user_call_still_does_not_probe() -> None
     assert drive.ask(health=True) == Admitted(drive.state.id, probe=True)
 
 
-def test_b44_two_hundred_circuits_do_not_probe_at_one_instant_nor_before_a_retry_after() -> None:
+def test_B44_two_hundred_circuits_do_not_probe_at_one_instant_nor_before_a_retry_after() -> None:
     rng = random.Random(44)
     for retry_after, least in ((None, 30.0), (100.0, 100.0)):
         ends = []

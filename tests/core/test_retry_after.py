@@ -27,7 +27,7 @@ UNUSABLE = [None, 0.0, -0.0, -1.0, math.inf, -math.inf, math.nan]
         (1e308, 3600.0),
     ],
 )
-def test_b111_b114_it_stands_in_for_the_step_within_floor_and_cap(asked: float, cooldown: float) -> None:
+def test_B111_B114_it_stands_in_for_the_step_within_floor_and_cap(asked: float, cooldown: float) -> None:
     drive = Drive()
     drive.call(bad(), 4)
     drive.call(bad(retry_after=asked))
@@ -35,7 +35,7 @@ def test_b111_b114_it_stands_in_for_the_step_within_floor_and_cap(asked: float, 
 
 
 @pytest.mark.parametrize("asked", UNUSABLE)
-def test_b112_an_unusable_value_names_no_time_and_the_step_applies(asked: float | None) -> None:
+def test_B112_an_unusable_value_names_no_time_and_the_step_applies(asked: float | None) -> None:
     drive = Drive().trip(bad(retry_after=asked))
     assert (drive.view.cooldown, drive.view.retry_after) == (30.0, 30.0)
     drive.at(30).settle(drive.probe(), bad(retry_after=asked))

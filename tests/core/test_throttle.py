@@ -28,7 +28,7 @@ def test_429s_that_name_no_time_open_for_the_first_step() -> None:
     assert (drive.name, drive.view.cooldown) == ("open", 30.0)
 
 
-def test_b118_a_quota_opens_with_its_own_reason() -> None:
+def test_B118_a_quota_opens_with_its_own_reason() -> None:
     drive = Drive()
     drive.call(busy(86_400, reason="quota_exhausted"), 3)
     assert (drive.view.reason, drive.view.cooldown) == ("quota_exhausted", 3600.0)

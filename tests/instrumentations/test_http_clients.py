@@ -98,7 +98,7 @@ def test_a_dead_host_opens_and_is_refused(client: Client, caller: Caller, patche
     assert reasons(patched) == {"connection_refused": 5}
 
 
-def test_each_call_is_counted_once_b01(caller: Caller, patched: Any, srv: Script) -> None:
+def test_each_call_is_counted_once_B01(caller: Caller, patched: Any, srv: Script) -> None:
     srv.reply(503, times=None)
     for _ in range(3):
         caller.get(srv.url())
@@ -107,7 +107,7 @@ def test_each_call_is_counted_once_b01(caller: Caller, patched: Any, srv: Script
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 413, 422, 425])
-def test_client_errors_do_not_open_b116(caller: Caller, patched: Any, srv: Script, status: int) -> None:
+def test_client_errors_do_not_open_B116(caller: Caller, patched: Any, srv: Script, status: int) -> None:
     srv.reply(status, times=None)
     for _ in range(50):
         caller.get(srv.url())
@@ -116,7 +116,7 @@ def test_client_errors_do_not_open_b116(caller: Caller, patched: Any, srv: Scrip
 
 
 @pytest.mark.parametrize("status", [408, 500, 502, 503, 504, 529])
-def test_server_errors_open_b116(caller: Caller, patched: Any, srv: Script, status: int) -> None:
+def test_server_errors_open_B116(caller: Caller, patched: Any, srv: Script, status: int) -> None:
     srv.reply(status, times=None)
     for _ in range(6):
         caller.get(srv.url())
@@ -124,7 +124,7 @@ def test_server_errors_open_b116(caller: Caller, patched: Any, srv: Script, stat
     assert patched.get(srv.host).snapshot().state == "open"
 
 
-def test_a_classifier_of_the_users_overrides_the_table_b116(caller: Caller, patched: Any, srv: Script) -> None:
+def test_a_classifier_of_the_users_overrides_the_table_B116(caller: Caller, patched: Any, srv: Script) -> None:
     def classify(what: Any) -> str | None:
         status = getattr(getattr(what, "response", None), "status_code", None)
         return {404: "server_error", 503: "neutral"}.get(status or 0)
@@ -145,7 +145,7 @@ def test_a_classifier_of_the_users_overrides_the_table_b116(caller: Caller, patc
     assert srv.hits == 7
 
 
-def test_redirects_are_one_call_b58(caller: Caller, patched: Any, srv: Script) -> None:
+def test_redirects_are_one_call_B58(caller: Caller, patched: Any, srv: Script) -> None:
     for hop in range(3):
         srv.reply(302, path=f"/{hop}", headers={"Location": f"/{hop + 1}"})
     assert caller.get(srv.url("/0")).data == {"ok": True}
@@ -171,7 +171,7 @@ def test_a_probe_may_follow_redirects(caller: Caller, patched: Any, manual_clock
     assert circuit.snapshot().state == "closed"
 
 
-def test_one_circuit_a_host_whatever_the_path_b74(caller: Caller, patched: Any, srv: Script) -> None:
+def test_one_circuit_a_host_whatever_the_path_B74(caller: Caller, patched: Any, srv: Script) -> None:
     for number in range(50):
         caller.get(srv.url(f"/things/{number}?id={number}&key=k{number}"))
     assert names(patched) == [srv.host]
@@ -244,7 +244,7 @@ def test_five_tasks_of_one_client_at_half_open_make_one_request(
     assert srv.hits == 2
 
 
-def test_neutral_probes_give_the_slot_back_b27(caller: Caller, patched: Any, manual_clock: Any, srv: Script) -> None:
+def test_neutral_probes_give_the_slot_back_B27(caller: Caller, patched: Any, manual_clock: Any, srv: Script) -> None:
     settings.use(settings.load(failure_threshold=2, cooldown=5))
     srv.reply(503, times=2)
     for _ in range(2):
@@ -260,7 +260,7 @@ def test_neutral_probes_give_the_slot_back_b27(caller: Caller, patched: Any, man
 
 
 @pytest.mark.parametrize("fault", ["refused", "dns", "tls_selfsigned", "rst_before_headers", "truncated"])
-def test_no_probe_that_failed_on_the_wire_closes_b43(
+def test_no_probe_that_failed_on_the_wire_closes_B43(
     caller: Caller, patched: Any, manual_clock: Any, faults: FaultServer, fault: str
 ) -> None:
     url = faults.url(fault, "probe")
@@ -275,7 +275,7 @@ def test_no_probe_that_failed_on_the_wire_closes_b43(
     assert (shot.state, shot.failures, shot.cooldown, circuit.stats.probe) == ("open", 6, 60.0, 1)
 
 
-def test_twenty_threads_are_at_the_server_at_once_b34(client: Client, patched: Any, srv: Script) -> None:
+def test_twenty_threads_are_at_the_server_at_once_B34(client: Client, patched: Any, srv: Script) -> None:
     """Nobody is answered before all are there: a call that waited for another would break the barrier."""
     together: Any = threading.Barrier(20, timeout=10)
     srv.reply(200, json={"ok": True}, gate=together, times=None)
@@ -295,7 +295,7 @@ def test_twenty_threads_are_at_the_server_at_once_b34(client: Client, patched: A
     assert outcomes(patched) == {"success": 20}
 
 
-def test_many_calls_of_many_clients_are_counted_once_each_b48(client: Client, patched: Any, srv: Script) -> None:
+def test_many_calls_of_many_clients_are_counted_once_each_B48(client: Client, patched: Any, srv: Script) -> None:
     _patch.enable()  # a second time
     for _ in range(10):
         with client.open() as caller:
@@ -314,7 +314,7 @@ def test_excluded_hosts_are_left_alone(caller: Caller, patched: Any, srv: Script
     assert names(patched) == []
 
 
-def test_exporters_are_never_guarded_b66(caller: Caller, patched: Any, srv: Script) -> None:
+def test_exporters_are_never_guarded_B66(caller: Caller, patched: Any, srv: Script) -> None:
     srv.reply(503, times=None)
     for _ in range(10):
         caller.get(srv.url(), headers={"User-Agent": "OTel-OTLP-Exporter-Python/1.45.2"})
@@ -322,7 +322,7 @@ def test_exporters_are_never_guarded_b66(caller: Caller, patched: Any, srv: Scri
     assert names(patched) == []
 
 
-def test_real_exporters_are_never_guarded_b66(patched: Any, srv: Script) -> None:
+def test_real_exporters_are_never_guarded_B66(patched: Any, srv: Script) -> None:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
@@ -346,7 +346,7 @@ def test_real_exporters_are_never_guarded_b66(patched: Any, srv: Script) -> None
     assert names(patched) == []
 
 
-def test_exporters_resume_at_once_when_the_collector_is_back_b66(patched: Any) -> None:
+def test_exporters_resume_at_once_when_the_collector_is_back_B66(patched: Any) -> None:
     """Metrics and traces, one at a time and in batches, to a port that is dead for a while."""
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -447,7 +447,7 @@ def test_a_credential_that_worked_and_is_refused_is_revoked(
     assert refused.error.decision == "credential_paused"
 
 
-def test_no_secret_is_kept_b122(caller: Caller, patched: Any, srv: Script, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_secret_is_kept_B122(caller: Caller, patched: Any, srv: Script, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "otel_breaker")
     url = srv.url("/p?api_key=S3CRET&X-Amz-Signature=S3CRET").replace("://", "://user:hunter2@")
     caller.get(url)
@@ -465,7 +465,7 @@ def test_no_secret_is_kept_b122(caller: Caller, patched: Any, srv: Script, caplo
 
 
 @pytest.mark.parametrize("fault", ["reset", "abort"])
-def test_streams_that_break_half_way_open_it_b40(caller: Caller, patched: Any, srv: Script, fault: str) -> None:
+def test_streams_that_break_half_way_open_it_B40(caller: Caller, patched: Any, srv: Script, fault: str) -> None:
     settings.use(settings.load(failure_threshold=3))
     srv.reply(chunks=[b"data: a\n\n", b"data: b\n\n"], fault=fault, times=None)
     results = [caller.get(srv.url()) for _ in range(4)]
@@ -477,7 +477,7 @@ def test_streams_that_break_half_way_open_it_b40(caller: Caller, patched: Any, s
 
 
 @pytest.mark.parametrize("reader", ["iter_lines", "iter_content", "raw.stream"])
-def test_a_stream_of_requests_that_breaks_raises_what_it_always_did_b40(patched: Any, srv: Script, reader: str) -> None:
+def test_a_stream_of_requests_that_breaks_raises_what_it_always_did_B40(patched: Any, srv: Script, reader: str) -> None:
     import requests
 
     settings.use(settings.load(failure_threshold=3))

@@ -49,7 +49,7 @@ def test_a_transports_exception_reaches_the_caller_as_it_is(patched: Any, lib: A
     assert reasons(patched) == {"read_timeout": 1}
 
 
-def test_mounts_and_shared_transports_are_guarded_once_b51(patched: Any, lib: Any) -> None:
+def test_mounts_and_shared_transports_are_guarded_once_B51(patched: Any, lib: Any) -> None:
     calls: list[str] = []
 
     def handler(request: Any) -> Any:
@@ -70,7 +70,7 @@ def test_mounts_and_shared_transports_are_guarded_once_b51(patched: Any, lib: An
     assert names(patched) == ["api.test"]
 
 
-def test_mounts_of_an_async_client_are_guarded_once_b51(patched: Any, lib: Any, loop: asyncio.Runner) -> None:
+def test_mounts_of_an_async_client_are_guarded_once_B51(patched: Any, lib: Any, loop: asyncio.Runner) -> None:
     calls: list[str] = []
 
     def handler(request: Any) -> Any:
@@ -91,7 +91,7 @@ def test_mounts_of_an_async_client_are_guarded_once_b51(patched: Any, lib: Any, 
 
 
 @pytest.mark.parametrize(("seconds", "counted"), [(4.999, {"cancelled": 2}), (5, {"failure": 2})])
-def test_a_harness_that_cancels_a_hanging_call_b02(
+def test_a_harness_that_cancels_a_hanging_call_B02(
     patched: Any, manual_clock: Any, lib: Any, srv: Script, loop: asyncio.Runner, seconds: float, counted: Any
 ) -> None:
     settings.use(settings.load(failure_threshold=2))
@@ -115,7 +115,7 @@ def test_a_harness_that_cancels_a_hanging_call_b02(
     assert (shot.state, shot.failures) == (("open", 2) if seconds == 5 else ("closed", 0))
 
 
-def test_an_enforced_deadline_ends_a_hanging_call_b02(
+def test_an_enforced_deadline_ends_a_hanging_call_B02(
     patched: Any, lib: Any, srv: Script, loop: asyncio.Runner
 ) -> None:
     settings.use(settings.load(failure_threshold=2, call_deadline=0.05, enforce_deadline=True))
@@ -134,7 +134,7 @@ def test_an_enforced_deadline_ends_a_hanging_call_b02(
     assert reasons(patched) == {"deadline_exceeded": 2}
 
 
-def test_a_pool_timeout_is_neutral_b121(patched: Any, lib: Any, srv: Script) -> None:
+def test_a_pool_timeout_is_neutral_B121(patched: Any, lib: Any, srv: Script) -> None:
     limits = lib.Limits(max_connections=1)
     timeout = lib.Timeout(5, pool=0.05)
     with lib.Client(limits=limits, timeout=timeout) as client, client.stream("GET", srv.url()):
@@ -405,7 +405,7 @@ def test_a_streaming_probe_that_delivers_for_a_whole_lease_has_succeeded(
 
 
 @pytest.mark.parametrize("owner", ["Client", "AsyncClient"])
-def test_send_looks_like_the_plain_one_b56(patched: Any, lib: Any, owner: str) -> None:
+def test_send_looks_like_the_plain_one_B56(patched: Any, lib: Any, owner: str) -> None:
     def looks() -> list[Any]:
         method = getattr(lib, owner).send
         return [
@@ -425,7 +425,7 @@ def test_send_looks_like_the_plain_one_b56(patched: Any, lib: Any, owner: str) -
     assert after[1] == (owner == "AsyncClient")
 
 
-def test_methods_copy_and_pickle_b54(patched: Any, lib: Any) -> None:
+def test_methods_copy_and_pickle_B54(patched: Any, lib: Any) -> None:
     assert pickle.loads(pickle.dumps(lib.Client.send)).__qualname__ == "Client.send"
     assert copy.deepcopy(lib.Client.send).__qualname__ == "Client.send"
 

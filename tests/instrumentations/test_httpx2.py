@@ -46,7 +46,7 @@ def test_server_sent_events(patched: Any, srv: Script) -> None:
 
 
 @pytest.mark.parametrize("order", ["alias first", "breaker first"])
-def test_aliased_to_httpx_it_is_wrapped_once_b48(srv: Script, order: str) -> None:
+def test_aliased_to_httpx_it_is_wrapped_once_B48(srv: Script, order: str) -> None:
     steps = ["httpx2.alias_httpx()", "_patch.enable()"]
     if order == "breaker first":
         steps.reverse()

@@ -39,7 +39,7 @@ def retrying(total: int, *, retry: type[urllib3.Retry] = urllib3.Retry, **option
 # --- retries ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_exhausted_retry_budget_counts_once_b23_b58(patched: Any, srv: Script) -> None:
+def test_an_exhausted_retry_budget_counts_once_B23_B58(patched: Any, srv: Script) -> None:
     srv.reply(503, times=None)
     with retrying(2) as session:
         for _ in range(4):
@@ -108,7 +108,7 @@ def prepared(session: requests.Session, url: str) -> requests.PreparedRequest:
     return session.prepare_request(requests.Request("GET", url))
 
 
-def test_a_prepared_request_is_guarded_once_b58(patched: Any, srv: Script) -> None:
+def test_a_prepared_request_is_guarded_once_B58(patched: Any, srv: Script) -> None:
     with requests.Session() as session:
         assert session.send(prepared(session, srv.url())).json() == {"ok": True}
         assert outcomes(patched) == {"success": 1}
@@ -163,7 +163,7 @@ def with_own_adapter() -> requests.Session:
 
 
 @pytest.mark.parametrize("make", [requests.Session, OwnRequest, OwnSend, NoSuper, with_own_adapter])
-def test_every_kind_of_session_is_guarded_once_b65(
+def test_every_kind_of_session_is_guarded_once_B65(
     patched: Any, srv: Script, make: Callable[[], requests.Session]
 ) -> None:
     _patch.remove()
@@ -207,7 +207,7 @@ def test_an_adapter_that_is_no_httpadapter_is_guarded(patched: Any) -> None:
             session.get("mock://backend/x")
 
 
-def test_names_imported_before_the_patch_are_guarded_b46(srv: Script) -> None:
+def test_names_imported_before_the_patch_are_guarded_B46(srv: Script) -> None:
     code = f"""
 from requests import get, Session
 from httpx import get as hget
@@ -228,7 +228,7 @@ WRAPPED = [(requests.Session, "request"), (HTTPAdapter, "send"), (urllib3.Retry,
 
 
 @pytest.mark.parametrize(("owner", "name"), WRAPPED)
-def test_a_wrapped_method_looks_like_the_plain_one_b56(patched: Any, owner: Any, name: str) -> None:
+def test_a_wrapped_method_looks_like_the_plain_one_B56(patched: Any, owner: Any, name: str) -> None:
     def looks() -> list[Any]:
         method = getattr(owner, name)
         return [
@@ -250,7 +250,7 @@ def test_a_wrapped_method_looks_like_the_plain_one_b56(patched: Any, owner: Any,
     assert looks() == after
 
 
-def test_sessions_and_methods_copy_and_pickle_b54(patched: Any, srv: Script) -> None:
+def test_sessions_and_methods_copy_and_pickle_B54(patched: Any, srv: Script) -> None:
     with requests.Session() as session:
         for thing in (session, session.get, session.request, requests.Session.request, HTTPAdapter.send):
             pickle.loads(pickle.dumps(thing))
@@ -450,7 +450,7 @@ def test_a_refusal_of_another_library_passes_through_unchanged(patched: Any, srv
     assert not is_a(caught.value, requests.RequestException)
 
 
-def test_a_pool_of_ones_own_that_is_full_is_neutral_b121(patched: Any) -> None:
+def test_a_pool_of_ones_own_that_is_full_is_neutral_B121(patched: Any) -> None:
     with urllib3.HTTPConnectionPool("backend") as pool:
         error = requests.ConnectionError(urllib3.exceptions.EmptyPoolError(pool, "Pool is full"))
 
