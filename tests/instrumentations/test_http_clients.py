@@ -447,6 +447,24 @@ def test_a_credential_that_worked_and_is_refused_is_revoked(
     assert refused.error.decision == "credential_paused"
 
 
+def test_a_redirect_to_a_signed_url_elsewhere_is_not_the_credential_of_the_call(
+    caller: Caller, patched: Any, srv: Script
+) -> None:
+    """What worked, and is revoked later, is the credential that the called host was shown."""
+    mine = {"headers": {"Authorization": "Bearer one"}}
+    with Script() as storage:
+        srv.reply(302, headers={"Location": storage.url("/object?sig=signed")})
+        assert caller.get(srv.url(), **mine).status == 200
+        assert (srv.hits, storage.hits) == (1, 1)
+    srv.reply(401)
+    assert caller.get(srv.url(), **mine).status == 401
+    refused = caller.get(srv.url(), **mine).error
+    assert isinstance(refused, CircuitOpenError)
+    assert refused.decision == "credential_paused"
+    assert srv.hits == 2
+    assert names(patched) == [srv.host]
+
+
 def test_no_secret_is_kept_B122(caller: Caller, patched: Any, srv: Script, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "otel_breaker")
     url = srv.url("/p?api_key=S3CRET&X-Amz-Signature=S3CRET").replace("://", "://user:hunter2@")

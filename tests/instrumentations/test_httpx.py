@@ -247,8 +247,9 @@ def test_a_redirect_to_a_dead_host_counts_on_the_one_that_was_called(patched: An
     assert reasons(patched) == {"connection_refused": 1}
 
 
+@pytest.mark.parametrize("is_async", [False, True])
 def test_a_probe_that_failed_is_not_followed_by_another_hop(
-    patched: Any, manual_clock: Any, lib: Any, srv: Script
+    patched: Any, manual_clock: Any, lib: Any, srv: Script, loop: asyncio.Runner, is_async: bool
 ) -> None:
     class Stubborn(lib.Auth):  # type: ignore[misc]
         def auth_flow(self, request: Any) -> Any:
@@ -257,13 +258,23 @@ def test_a_probe_that_failed_is_not_followed_by_another_hop(
                 if response.status_code < 500:
                     return
 
+    async def asynchronously(**options: Any) -> None:
+        async with lib.AsyncClient() as client:
+            await client.get(srv.url(), **options)
+
+    def get(**options: Any) -> None:
+        if is_async:
+            loop.run(asynchronously(**options))
+            return
+        with lib.Client() as client:
+            client.get(srv.url(), **options)
+
     settings.use(settings.load(failure_threshold=1))
     srv.reply(503, times=None)
-    with lib.Client() as client:
-        client.get(srv.url())
-        manual_clock.advance(30.1)
-        with pytest.raises(CircuitOpenError) as caught:
-            client.get(srv.url(), auth=Stubborn())
+    get()
+    manual_clock.advance(30.1)
+    with pytest.raises(CircuitOpenError) as caught:
+        get(auth=Stubborn())
     assert isinstance(caught.value, lib.HTTPError)
     assert srv.hits == 2
     assert reasons(patched) == {"server_error": 2}
