@@ -8,6 +8,8 @@
     def refund_charge(charge: str) -> dict: ...
 
 Importing this module loads nothing but the standard library; each name loads what it needs when it is first used.
+
+PYTEST_DONT_REWRITE: switched on by the environment, this module is there before pytest, which would warn that it is.
 """
 
 from __future__ import annotations

@@ -85,9 +85,8 @@ class Binding:
         circuit = registry.tool(self.identity, self.name, config, self._policy, self._clock)
         circuit.stats.used_by(self.name)
         self.site.alternatives = self._offers or config.alternatives
-        if self._on_open is None:
-            self._on_open = config.on_open
-        self.raises = self._on_open == "raise" and self._fallback is None
+        # Not kept: after a look-up under other settings (a test's) those must not hold on.
+        self.raises = (self._on_open or config.on_open) == "raise" and self._fallback is None
         return circuit
 
     def release(self) -> None:

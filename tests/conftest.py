@@ -1,4 +1,4 @@
-"""What every test shares."""
+"""What every test shares, beside the fixtures of `otel_breaker.pytest_plugin`: pytest finds those by entry point."""
 
 from __future__ import annotations
 
@@ -9,31 +9,13 @@ from typing import Any
 import pytest
 from opentelemetry.context import get_current
 
-import otel_breaker
-from otel_breaker import _credentials, _log, _registry, settings
+from otel_breaker import Transition, _credentials, _log, settings
 from otel_breaker._frames import FRAME
 from otel_breaker._registry import Registry
-from otel_breaker.core.clock import ManualClock
+from otel_breaker.testing import RecordingListener
 from tests.support.faults import FaultServer, Script, fault_server
 
 pytest_plugins = ["tests.support.skips"]
-
-
-@pytest.fixture
-def manual_clock() -> ManualClock:
-    """The clock of `breaker_registry`, moved by hand."""
-    return ManualClock()
-
-
-@pytest.fixture
-def breaker_registry(manual_clock: ManualClock) -> Iterator[Registry]:
-    """A fresh process-wide registry on the manual clock."""
-    fresh = Registry(clock=manual_clock)
-    old = _registry.swap(fresh)
-    try:
-        yield fresh
-    finally:
-        _registry.swap(old)
 
 
 @pytest.fixture
@@ -48,12 +30,9 @@ def configure() -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture
-def transitions() -> Iterator[list[Any]]:
+def transitions(breaker_transitions: RecordingListener) -> list[Transition]:
     """Every transition from now on, as a listener is told of them."""
-    told: list[Any] = []
-    remove = otel_breaker.add_listener(told.append)
-    yield told
-    remove()
+    return breaker_transitions.transitions
 
 
 @pytest.fixture

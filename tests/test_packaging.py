@@ -69,6 +69,7 @@ def test_entry_points(files: dict[str, str]) -> None:
     found.read_string(info(files, "entry_points.txt"))
     assert found["console_scripts"]["otel-breaker"] == "otel_breaker.cli:main"
     assert found["opentelemetry_instrumentor"]["otel_breaker"] == "otel_breaker.activate:BreakerInstrumentor"
+    assert found["pytest11"]["otel_breaker"] == "otel_breaker.pytest_plugin"
 
 
 def test_metadata(files: dict[str, str]) -> None:
