@@ -35,7 +35,7 @@ from ._log import fault
 from .circuit import VOID, Circuit
 from .classify import exception_outcome, walk
 from .core.events import Admitted, Refused
-from .core.states import CLOSED, Closed
+from .core.states import Closed
 from .outcomes import CANCELLED, FAILURE, IGNORED, OK, SUCCESS, THROTTLED, UNAUTHORIZED, Outcome
 from .telemetry import emit
 
@@ -224,10 +224,9 @@ def renew(root: Frame) -> None:
     held: Held | None = root[QUOTA]
     if held is not None:
         held[0].renew(held[1])
-    circuit.renew(permit)
-    if circuit.current != permit and circuit.state == CLOSED:
-        # A later abort is a new charge, under the permit of the period that began now.
-        root[PERMIT], root[PROBE], root[QUOTA] = circuit.current, PROVEN, None
+    if circuit.renew(permit):
+        # A later abort is a new charge, under the id of the period that began now.
+        root[PERMIT], root[PROBE], root[QUOTA] = permit + 1, PROVEN, None
         emit.on_done(root[SPAN], circuit, root[SITE], SUCCESS, None, True, root[CREDENTIAL])
         root[SPAN] = None
 

@@ -134,10 +134,9 @@ class Circuit(ByHand):
         effects = self._commit(Settle(permit, outcome, duration, draw, pause, deadline), site, outcome.credential)
         return next((effect.outcome for effect in effects if isinstance(effect, Counted)), "late")
 
-    def renew(self, permit: int) -> None:
-        """A streaming call gave a sign of life; matters only to a probe."""
-        if self.gate is None:
-            self._commit(Renew(permit))
+    def renew(self, permit: int) -> bool:
+        """A streaming call gave a sign of life. Whether that was a probe's success: it goes on under the next id."""
+        return self.gate is None and any(isinstance(effect, Counted) for effect in self._commit(Renew(permit)))
 
     def decide(self, decision: str) -> None:
         """Count one admission by its decision, and for a refusal the wait that it saved."""

@@ -300,6 +300,49 @@ def test_a_streaming_probe_that_goes_on_well_after_its_lease_counts_once(make: A
     assert outcomes(tool.circuit) == {"failure": 5, "success": 1}
 
 
+def test_a_stream_whose_probe_is_void_proves_nothing_and_is_not_charged(make: Any, manual_clock: ManualClock) -> None:
+    tool = make()
+    tool.fail_at = 3
+    trip(tool.circuit)
+    manual_clock.advance(30)
+    with pytest.raises(Fault):
+        tool.read(each=lambda item: tool.circuit.reset())
+    assert (tool.circuit.snapshot().state, tool.circuit.snapshot().failures) == ("closed", 0)
+    assert outcomes(tool.circuit) == {"failure": 5, "late": 1}
+
+
+def test_a_lapsed_stream_is_late_also_after_another_probe_closed_the_circuit(
+    make: Any, manual_clock: ManualClock
+) -> None:
+    tool = make()
+    tool.fail_at = 2
+    trip(tool.circuit)
+    manual_clock.advance(30)
+
+    def each(item: int) -> None:
+        if item == 0:
+            manual_clock.advance(100)  # the lease, and the cooldown after it
+            tool.circuit.acquire().success()
+            assert tool.circuit.snapshot().state == "closed"
+
+    with pytest.raises(Fault):
+        tool.read(each=each)
+    assert (tool.circuit.snapshot().state, tool.circuit.snapshot().failures) == ("closed", 0)
+    assert outcomes(tool.circuit) == {"failure": 5, "success": 1, "late": 1}
+
+
+def test_one_of_several_probes_that_streams_counts_once(make: Any, manual_clock: ManualClock) -> None:
+    tool = make(policy=Policy(success_threshold=2))
+    trip(tool.circuit)
+    manual_clock.advance(30)
+    assert tool.read(each=lambda item: manual_clock.advance(20)) == [0, 1, 2, 3]
+    assert tool.circuit.snapshot().state == "half_open"
+    assert outcomes(tool.circuit) == {"failure": 5, "success": 1}
+    assert decisions(tool.circuit) == {"admitted": 5, "probe": 1}
+    tool.circuit.acquire().success()
+    assert tool.circuit.snapshot().state == "closed"
+
+
 def test_an_abandoned_streaming_probe_gives_its_slot_back(make: Any, manual_clock: ManualClock) -> None:
     tool = make()
     trip(tool.circuit)

@@ -242,7 +242,10 @@ def _settle_probe(state: HalfOpen, event: Settle, policy: Policy, now: float, ef
             return moves.close(state, PROBE_SUCCEEDED, now, policy, effects)
         return moves.free(state, state.successes + 1, replace(state.episode, tested=now), now)
     if outcome.kind == UNAUTHORIZED and event.pause:
-        return moves.pause(state, event.draw, policy, now, effects)
+        if not state.episode.paused:  # it was throttled; that it is revoked as well is news
+            effects.append(Revoked())
+        if policy.on_unauthorized == "pause":
+            return moves.pause(state, event.draw, policy, now, effects)
     if outcome.answered:
         return moves.free(state, state.successes, episodes.answered(state.episode, policy, now), now)
     return moves.free(state, state.successes, state.episode, now)

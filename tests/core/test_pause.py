@@ -66,6 +66,23 @@ def test_a_second_401_pauses_again() -> None:
     drive.at(1800).probe()
 
 
+def test_a_throttled_credential_that_is_revoked_as_well_is_reported() -> None:
+    drive = Drive(throttle_threshold=1)
+    drive.call(busy(100))
+    effects = drive.at(100).settle(drive.probe(), DENIED, pause=True)
+    assert effects.count(Revoked()) == 1
+    assert drive.ask() == Refused("credential_paused", 900.0)
+    assert drive.at(1000).settle(drive.probe(), DENIED, pause=True).count(Revoked()) == 0  # known by now
+
+
+def test_in_alert_mode_a_probe_that_is_denied_is_only_reported() -> None:
+    drive = Drive(throttle_threshold=1, on_unauthorized="alert")
+    drive.call(busy(100))
+    effects = drive.at(100).settle(drive.probe(), DENIED, pause=True)
+    assert effects.count(Revoked()) == 1
+    drive.probe()
+
+
 def test_a_pause_within_an_episode_keeps_its_age_count_and_jitter() -> None:
     drive = Drive(throttle_threshold=1, cooldown_jitter=1.0, verdict_ttl=1e6)
     drive.call(busy(), draw=0.5)
