@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary
 
 from otel_breaker import _guard, _log, errors, keys, settings
 from otel_breaker._fingerprints import _HEADERS as CREDENTIAL_HEADERS
-from otel_breaker._frames import CIRCUIT, TIMEOUT
+from otel_breaker._frames import CIRCUIT, CREDENTIAL, TIMEOUT
 from otel_breaker._registry import registry
 from otel_breaker.circuit import Circuit
 from otel_breaker.classify import response_outcome
-from otel_breaker.outcomes import ANSWERED, OK, Outcome
+from otel_breaker.outcomes import ANSWERED, OK, THROTTLED, UNAUTHORIZED, Outcome
 from otel_breaker.telemetry import emit
 
 EXPORTER: Final = "OTel-OTLP-Exporter-Python"
@@ -67,6 +67,20 @@ def answered(circuit: Circuit, status: int, headers: Any) -> Outcome:
     if 100 <= status < 400:
         return OK
     return response_outcome(status, headers, wall=circuit.clock.wall())
+
+
+def verdict(frame: Any, response: Any) -> Outcome:
+    """What the final response of a call means.
+
+    A redirect may have led to another host. What that one says of credentials and rates is not about the credential
+    that the called host was shown: both libraries take it off on the way.
+    """
+    circuit: Circuit = frame[CIRCUIT]
+    outcome = answered(circuit, response.status_code, response.headers)
+    about_credential = outcome.kind in (UNAUTHORIZED, THROTTLED)
+    if about_credential and response.history and keys.dependency_of_url(str(response.url)) != circuit.key.dependency:
+        frame[CREDENTIAL] = None
+    return outcome
 
 
 def wants_json(circuit: Circuit) -> bool:

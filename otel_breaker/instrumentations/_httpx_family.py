@@ -111,7 +111,7 @@ class Family:
 
     def _judge(self, frame: Any, response: Any) -> Any:
         circuit = frame[CIRCUIT]
-        outcome = _http.answered(circuit, response.status_code, response.headers)
+        outcome = _http.verdict(frame, response)
         if outcome.kind != "success":
             return outcome
         if response.is_closed:  # read to its end inside `send`

@@ -138,7 +138,7 @@ def _seconds(timeout: Any) -> float | None:
 
 def _judge(frame: Any, response: Any) -> Any:
     circuit = frame[CIRCUIT]
-    outcome = _http.answered(circuit, response.status_code, response.headers)
+    outcome = _http.verdict(frame, response)
     if outcome.kind != "success":
         return outcome
     if not getattr(response, "_content_consumed", True):

@@ -465,6 +465,18 @@ def test_a_redirect_to_a_signed_url_elsewhere_is_not_the_credential_of_the_call(
     assert names(patched) == [srv.host]
 
 
+def test_a_401_of_another_host_after_a_redirect_revokes_nothing(caller: Caller, patched: Any, srv: Script) -> None:
+    mine = {"headers": {"Authorization": "Bearer one"}}
+    assert caller.get(srv.url(), **mine).status == 200
+    with Script() as storage:
+        srv.reply(302, headers={"Location": storage.url()})
+        storage.reply(401)
+        assert caller.get(srv.url(), **mine).status == 401
+    assert caller.get(srv.url(), **mine).status == 200
+    (stats,) = patched.names()
+    assert (stats.unauthorized, stats.revoked, stats.credential_paused) == (1, 0, 0)
+
+
 def test_no_secret_is_kept_B122(caller: Caller, patched: Any, srv: Script, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "otel_breaker")
     url = srv.url("/p?api_key=S3CRET&X-Amz-Signature=S3CRET").replace("://", "://user:hunter2@")
