@@ -67,6 +67,7 @@ def done(frame: Frame, result: Any) -> None:
                 frame[OF] is None
                 and frame[SPAN] is None
                 and frame[CREDENTIAL] is None
+                and frame[PROBE] is not _settling.PROVEN
                 and circuit.gate == frame[PERMIT]
                 and not circuit.busy
                 and frame[STARTED] < circuit.sample_at

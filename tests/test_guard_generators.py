@@ -343,6 +343,20 @@ def test_one_of_several_probes_that_streams_counts_once(make: Any, manual_clock:
     assert tool.circuit.snapshot().state == "closed"
 
 
+def test_a_proven_stream_counts_once_also_when_others_called_meanwhile(make: Any, manual_clock: ManualClock) -> None:
+    tool = make()
+    trip(tool.circuit)
+    manual_clock.advance(30)
+
+    def each(item: int) -> None:
+        manual_clock.advance(20)
+        if item == 3:
+            assert tool.circuit.call(lambda: "fine") == "fine"
+
+    tool.read(each=each)
+    assert outcomes(tool.circuit) == {"failure": 5, "success": 2}
+
+
 def test_an_abandoned_streaming_probe_gives_its_slot_back(make: Any, manual_clock: ManualClock) -> None:
     tool = make()
     trip(tool.circuit)
