@@ -429,6 +429,17 @@ def test_the_clock_drives_cooldowns(
     ]
 
 
+@pytest.mark.otel_breaker(failure_threshold=2)
+def test_with_the_breakers_on_the_host_is_charged_and_not_the_tool(
+    fake_dependency: FakeDependency, breaker_transitions: RecordingListener
+) -> None:
+    fake_dependency.fail(503)
+    trip(fake_dependency.url, 2)
+    assert module_tool(fake_dependency.url)["status"] == "circuit_open"
+    assert breaker_transitions.moves == [(fake_dependency.dependency, "closed", "open", "server_error")]
+    assert circuit_of(module_tool).snapshot().failures == 0
+
+
 @pytest.mark.parametrize(
     "on", [pytest.param(True, marks=pytest.mark.otel_breaker(failure_threshold=1)), pytest.param(False)]
 )
