@@ -230,6 +230,9 @@ def guard(function: Any = None, /, **options: Any) -> Any:  # noqa: D417 - the o
         raise ValueError(f"on_open must be 'answer' or 'raise', not {merged['on_open']!r}")
     if isinstance(merged["alternatives"], str):
         raise TypeError("alternatives must be a list of tool names, not one string")
+    for name in ("fallback", "validate", "classify"):  # now: later it would look like the tool's failure
+        if merged[name] is not None and not callable(merged[name]):
+            raise TypeError(f"{name} must be a function, not {type(merged[name]).__name__}")
 
     def decorate(target: Any) -> Any:
         if not callable(target):

@@ -44,7 +44,12 @@ def add_listener(listener: Listener) -> Callable[[], None]:
 
     Returns:
         A function that takes the listener off again.
+
+    Raises:
+        TypeError: if it cannot be called.
     """
+    if not callable(listener):
+        raise TypeError(f"a listener must be a function, not {type(listener).__name__}")
     global _listeners
     _listeners = (*_listeners, listener)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet, WeakValueDictionary
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 OTHER: Final = "_other"
 """The name that takes in what comes after the cap on names."""
+
+LOOK: Final = 64
+"""Circuits looked at to make room for one: a call past the cap must not pay for all that are open."""
 
 
 class Registry:
@@ -181,7 +185,7 @@ class Registry:
                 return found
             if len(self._circuits) >= self._cap("max_circuits", self._max_circuits, 10_000) and not self._evict():
                 once(
-                    "circuits", "%d circuits and none of them closed; further ones have no memory", len(self._circuits)
+                    "circuits", "%d circuits and no closed one to forget: new ones have no memory", len(self._circuits)
                 )
                 return made
             self._circuits[key] = made
@@ -213,8 +217,8 @@ class Registry:
         circuit.split = config.scope == "credential"
 
     def _evict(self) -> bool:
-        """Make room by forgetting the oldest circuit that is closed. Never one that is not."""
-        for key, circuit in self._circuits.items():
+        """Make room by forgetting the oldest closed circuit of the next few. Never one that is not closed."""
+        for key, circuit in list(islice(self._circuits.items(), LOOK)):
             if idle(circuit):
                 del self._circuits[key]
                 if self._clients.get(key.dependency) is circuit:
@@ -222,6 +226,7 @@ class Registry:
                 if self._newest.get(circuit.name) is circuit:
                     del self._newest[circuit.name]
                 return True
+            self._circuits[key] = self._circuits.pop(key)  # to the end: the next look goes on behind it
         return False
 
     def _cap(self, name: str, own: int | None, default: int) -> int:

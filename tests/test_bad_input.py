@@ -299,3 +299,17 @@ def test_names_are_made_safe_to_print() -> None:
     assert len(Circuit("x" * 1000).name) == 128
     assert Circuit("").name == "unknown"
     fail(circuit)
+
+
+# --- what is not a function -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["validate", "classify", "fallback"])
+def test_a_callback_that_cannot_be_called_is_refused_where_it_is_written(option: str) -> None:
+    with pytest.raises(TypeError, match=f"^{option} must be a function, not dict$"):
+        otel_breaker.guard(**{option: {"type": "object"}})
+
+
+def test_a_listener_that_cannot_be_called_is_refused_where_it_is_written() -> None:
+    with pytest.raises(TypeError, match=r"^a listener must be a function, not str$"):
+        otel_breaker.add_listener("print")  # type: ignore[arg-type]

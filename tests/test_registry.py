@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import otel_breaker
-from otel_breaker import Circuit, Policy
+from otel_breaker import Circuit, Policy, _registry
 from otel_breaker._registry import Registry, swap
 from otel_breaker.core.clock import ManualClock
 from tests.support.circuits import Fault, decisions, fail, of, outcomes, trip
@@ -224,7 +224,33 @@ def test_when_none_is_closed_further_ones_have_no_memory_with_one_warning(
     for number in range(100):
         fail(registry.client(f"c{number}"))
     assert len(registry) == 2
-    assert warnings(caplog) == ["2 circuits and none of them closed; further ones have no memory"]
+    assert warnings(caplog) == ["2 circuits and no closed one to forget: new ones have no memory"]
+
+
+def test_making_room_among_open_circuits_looks_at_a_few_and_finds_the_closed_one_in_the_end(
+    manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    def idle(circuit: Circuit) -> bool:
+        looked.append(circuit.name)
+        return circuit.state == "closed"
+
+    monkeypatch.setattr(_registry, "idle", idle)
+    registry = Registry(clock=manual_clock, max_circuits=300)
+    for number in range(300):
+        trip(registry.client(f"n{number}"))
+    registry.client("late")
+    assert len(looked) <= _registry.LOOK
+
+    closed = registry.client("n299")
+    closed.reset()
+    for _ in range(300 // _registry.LOOK + 1):
+        registry.client("late")
+    assert registry.get("late") is registry.client("late")
+    assert registry.get("n299") is None
+    assert len(registry) == 300
+    assert len(looked) <= 301
 
 
 def test_an_expired_circuit_may_go(manual_clock: ManualClock) -> None:
