@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from contextvars import Token
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import _guard
@@ -99,13 +101,22 @@ def async_generator(binding: Binding) -> Any:
             yield await answer if inspect.isawaitable(answer) else answer
             return
         inner = function(*args, **kwargs)
-        if frame is None:
-            async for item in inner:
-                yield item
-            return
-        emit.leave(frame[SPAN])
-        send: Any = inner.asend
+        send: Any = partial(_first, inner)
         value: Any = None
+        while frame is None:  # not guarded: as if the function stood here itself, like `yield from`
+            try:
+                item = await send(value)
+            except StopAsyncIteration:
+                return
+            try:
+                value = yield item
+                send = inner.asend
+            except GeneratorExit:
+                await inner.aclose()
+                raise
+            except BaseException as error:
+                send, value = inner.athrow, error
+        emit.leave(frame[SPAN])
         while True:
             token = _enter(frame)
             try:
@@ -136,3 +147,16 @@ def async_generator(binding: Binding) -> Any:
                 send, value = inner.athrow, error
 
     return guarded
+
+
+def _first(inner: Any, value: Any) -> Any:
+    """The first step, unseen by the loop: one that ends closes all generators it knows at once, ours and the user's.
+
+    Ours closes the user's; a second closing beside it is an error that the loop would report.
+    """
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(None, None)
+    try:
+        return inner.asend(value)
+    finally:
+        sys.set_asyncgen_hooks(*hooks)

@@ -494,3 +494,54 @@ def test_a_validator_is_not_asked_about_a_stream(breaker_registry: Registry) -> 
     circuit = breaker_registry.get("t")
     assert circuit is not None
     assert (circuit.stats.success, circuit.stats.failure) == (1, 0)
+
+
+@pytest.mark.parametrize("mode", ["enforce", "off"])
+def test_a_loop_that_ends_closes_an_abandoned_generator_once(mode: str, configure: Any) -> None:
+    configure(mode=mode)
+    closed: list[str] = []
+    told: list[Any] = []
+
+    @otel_breaker.guard
+    async def tool() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(0)
+            closed.append("tool")
+
+    async def main() -> Any:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+        stream = tool()
+        await anext(stream)
+        return stream
+
+    kept = asyncio.run(main())
+    assert (closed, told) == (["tool"], [])
+    del kept
+
+
+def test_mode_off_hands_on_what_is_sent_thrown_and_closed(configure: Any) -> None:
+    configure(mode="off")
+    seen: list[Any] = []
+
+    @otel_breaker.guard
+    async def tool() -> AsyncIterator[Any]:
+        try:
+            seen.append((yield 1))
+            try:
+                yield 2
+            except Fault:
+                yield 3
+        finally:
+            seen.append("closed")
+
+    async def main() -> None:
+        stream: Any = tool()
+        assert await anext(stream) == 1
+        assert await stream.asend("sent") == 2
+        assert await stream.athrow(Fault()) == 3
+        await stream.aclose()
+        assert seen == ["sent", "closed"]
+
+    asyncio.run(main())
