@@ -7,16 +7,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from . import keys
+from .telemetry import quick
 
-_used = False
 _given: ContextVar[str | None] = ContextVar("otel_breaker_credential", default=None)
 
 
 @contextmanager
 def credential(account: str) -> Iterator[None]:
     """Name the credential of all guarded tools called inside. Only a fingerprint of ``account`` is kept."""
-    global _used
-    _used = True
+    quick.detours.add("credential")
     token = _given.set(keys.fingerprint("given", account))
     try:
         yield
@@ -26,4 +25,4 @@ def credential(account: str) -> Iterator[None]:
 
 def current() -> str | None:
     """The fingerprint in force here, or ``None``."""
-    return _given.get() if _used else None
+    return _given.get()

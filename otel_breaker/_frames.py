@@ -92,9 +92,10 @@ class Site:
 
     Attributes:
         alternatives: tools that its answer offers instead.
+        usual: telemetry's: (circuit name, attributes) of the event that most calls of a guarded function give.
     """
 
-    __slots__ = ("alternatives", "body", "explain", "fit", "judge", "layer", "library", "tool")
+    __slots__ = ("alternatives", "body", "explain", "fit", "judge", "layer", "library", "tool", "usual")
 
     def __init__(
         self,
@@ -115,6 +116,7 @@ class Site:
         self.body = body
         self.explain = explain
         self.alternatives: tuple[str, ...] = ()
+        self.usual: tuple[str, dict[str, Any]] | None = None
 
 
 PENDING: Final = object()

@@ -1,7 +1,6 @@
 """The four shells around a guarded function. Each keeps the function's kind, name, signature and docstring.
 
-The shells of plain functions hold the hot path inline: while the circuit is closed and nothing else is going on, a call
-costs one context read, one clock read, one list and one pair of context variable operations.
+Those of functions and coroutine functions hold the hot path inline, twice the same: docs/performance.md counts it out.
 """
 
 from __future__ import annotations
@@ -9,19 +8,24 @@ from __future__ import annotations
 import functools
 import inspect
 from sys import exception
-from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from types import CoroutineType, NoneType
+from typing import TYPE_CHECKING, Any, Final
 
-from . import _credentials, _generators, _guard
+from . import _generators, _guard
+from ._admission import QUIET
 from ._frames import DONE, EVIDENCE, FRAME, Frame, Site, charges, facts
+from .core.clock import BOOT, SYSTEM_CLOCK, gettime
 from .core.states import Open
 from .core.views import view
 from .errors import CircuitOpenError, PromptRefusal
-from .telemetry import providers, quick
+from .telemetry import emit, quick
 
 if TYPE_CHECKING:
     from ._decorator import Binding
     from .circuit import Circuit
+
+_SIMPLE: Final = frozenset({NoneType, bool, int, float, str, bytes, list, tuple})
+"""Types of results that need no second look: asking this is cheaper than asking what else one is an instance of."""
 
 
 def shell(binding: Binding) -> Any:
@@ -46,20 +50,22 @@ def shell(binding: Binding) -> Any:
 
 def _plain(binding: Binding) -> Any:
     function, site, judged = binding.function, binding.site, binding.judged
-    frames, context = FRAME.get, quick.current
+    # A guard with a credential of its own always takes the long way.
+    frames = FRAME.get if binding.credential is None else lambda: QUIET
+    context, tracing, detours, on_span = quick.current, quick.tracing, quick.detours, emit.on_span
     push, pop = FRAME.set, FRAME.reset
+    system_now = SYSTEM_CLOCK.now if BOOT is not None else None
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
         circuit = binding.circuit or binding.bind()
         permit = circuit.gate
-        if (
-            frames() is not None
-            or context()
-            or quick.tracing._TRACER_PROVIDER is not None
-            or providers._state.mine
-            or binding.credential is not None
-            or _credentials._used
-        ):
+        around = context()
+        if frames() is not None or detours:
+            return _slow(binding, args, kwargs)
+        if around:
+            if permit is None or not on_span(around, circuit, site):
+                return _slow(binding, args, kwargs)
+        elif tracing._TRACER_PROVIDER is not None:
             return _slow(binding, args, kwargs)
         stats = circuit.stats
         if permit is None:
@@ -76,7 +82,7 @@ def _plain(binding: Binding) -> Any:
                     return binding.answer_promptly(circuit, state, now, args, kwargs)
             return _slow(binding, args, kwargs)
         stats.admitted += 1
-        now = circuit.now()
+        now = gettime(BOOT) if circuit.now is system_now else circuit.now()
         frame: Frame = [
             circuit, permit, now, None, charges[0], None, False, None, False, None, site, None, exception(), None, None,
             now, None,
@@ -91,10 +97,10 @@ def _plain(binding: Binding) -> Any:
         if (
             now >= circuit.sample_at
             or circuit.busy
-            or circuit.gate != permit
+            or circuit.gate is not permit
             or judged
             or frame[EVIDENCE] is not None
-            or isinstance(result, (dict, CoroutineType))
+            or (type(result) not in _SIMPLE and isinstance(result, (dict, CoroutineType)))
         ):
             return _returned(binding, frame, result, args, kwargs)
         frame[DONE] = True
@@ -105,8 +111,8 @@ def _plain(binding: Binding) -> Any:
 
 
 def _facts(circuit: Circuit, state: Open, now: float, site: Site) -> dict[str, Any]:
-    snapshot = view(circuit.name, state, circuit.policy, now)
-    return facts(circuit, snapshot, "circuit_open", state.episode.until - now, site.tool, site.alternatives)
+    seen = view(circuit.name, state, circuit.policy, now)
+    return facts(circuit, seen, "circuit_open", state.episode.until - now, site.tool, site.alternatives)
 
 
 def _slow(binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -155,29 +161,89 @@ def _failed(binding: Binding, frame: Frame, error: BaseException, args: Any, kwa
 
 
 def _coroutine(binding: Binding) -> Any:
-    function, site = binding.function, binding.site
+    function, site, judged = binding.function, binding.site, binding.judged
+    # A guard with a credential of its own always takes the long way.
+    frames = FRAME.get if binding.credential is None else lambda: QUIET
+    context, tracing, detours, on_span = quick.current, quick.tracing, quick.detours, emit.on_span
+    push, pop = FRAME.set, FRAME.reset
+    system_now = SYSTEM_CLOCK.now if BOOT is not None else None
 
-    async def guarded(*args: Any, **kwargs: Any) -> Any:
+    async def guarded(*args: Any, **kwargs: Any) -> Any:  # the same as in `_plain`, for the price of a call
+        circuit = binding.circuit or binding.bind()
+        permit = circuit.gate
+        around = context()
+        if frames() is not None or detours:
+            return await _slow_coroutine(binding, args, kwargs)
+        if circuit.policy.enforce_deadline:
+            return await _slow_coroutine(binding, args, kwargs)
+        if around:
+            if permit is None or not on_span(around, circuit, site):
+                return await _slow_coroutine(binding, args, kwargs)
+        elif tracing._TRACER_PROVIDER is not None:
+            return await _slow_coroutine(binding, args, kwargs)
+        stats = circuit.stats
+        if permit is None:
+            state = circuit._state
+            if type(state) is Open and circuit.mode == "enforce":
+                now = circuit.now()
+                if now < state.episode.until and now < circuit.told_at:
+                    cost = circuit.cost
+                    stats.circuit_open += 1
+                    stats.time_saved += cost
+                    circuit.untold += 1
+                    if binding.raises:
+                        raise PromptRefusal(_facts, circuit, state, now, site)
+                    answer = binding.answer_promptly(circuit, state, now, args, kwargs)
+                    return await answer if inspect.isawaitable(answer) else answer
+            return await _slow_coroutine(binding, args, kwargs)
+        stats.admitted += 1
+        now = gettime(BOOT) if circuit.now is system_now else circuit.now()
+        frame: Frame = [
+            circuit, permit, now, None, charges[0], None, False, None, False, None, site, None, exception(), None, None,
+            now, None,
+        ]  # fmt: skip
+        token = push(frame)
         try:
-            circuit = binding.circuit or binding.bind()
-            frame = _guard.begin(site, circuit, binding.fingerprint())
-        except CircuitOpenError as error:
-            answer = _generators.refused(binding, error, args, kwargs)
-            return await answer if inspect.isawaitable(answer) else answer
-        if frame is None:
-            return await function(*args, **kwargs)
-        token = FRAME.set(frame)
-        try:
-            if circuit.policy.enforce_deadline:
-                result = await _guard.bounded(function(*args, **kwargs), frame, None)
-            else:
-                result = await function(*args, **kwargs)
+            result = await function(*args, **kwargs)
         except BaseException as error:
-            FRAME.reset(token)
+            pop(token)
             answer = _failed(binding, frame, error, args, kwargs)
             return await answer if inspect.isawaitable(answer) else answer
-        FRAME.reset(token)
-        _guard.done(frame, result)
+        pop(token)
+        if (
+            now >= circuit.sample_at
+            or circuit.busy
+            or circuit.gate is not permit
+            or judged
+            or frame[EVIDENCE] is not None
+            or (type(result) not in _SIMPLE and isinstance(result, dict))
+        ):
+            _guard.done(frame, result)
+            return result
+        frame[DONE] = True
+        stats.success += 1
         return result
 
     return guarded
+
+
+async def _slow_coroutine(binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    function, circuit = binding.function, binding.circuit or binding.bind()
+    try:
+        frame = _guard.begin(binding.site, circuit, binding.fingerprint())
+    except CircuitOpenError as error:
+        answer = _generators.refused(binding, error, args, kwargs)
+        return await answer if inspect.isawaitable(answer) else answer
+    if frame is None:
+        return await function(*args, **kwargs)
+    token = FRAME.set(frame)
+    try:
+        call = function(*args, **kwargs)
+        result = await (_guard.bounded(call, frame, None) if circuit.policy.enforce_deadline else call)
+    except BaseException as error:
+        FRAME.reset(token)
+        answer = _failed(binding, frame, error, args, kwargs)
+        return await answer if inspect.isawaitable(answer) else answer
+    FRAME.reset(token)
+    _guard.done(frame, result)
+    return result

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from opentelemetry.context import get_current
 
-from otel_breaker import Transition, _credentials, _log, settings
+from otel_breaker import Transition, _log, settings
 from otel_breaker._frames import FRAME
 from otel_breaker._registry import Registry
+from otel_breaker.telemetry import quick
 from otel_breaker.testing import RecordingListener
 from tests.support.faults import FaultServer, Script, fault_server
 
@@ -66,7 +67,7 @@ def faults() -> Iterator[FaultServer]:
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
     """Each test begins outside every call, on the hot path, and leaves it so."""
-    _credentials._used = False
+    quick.detours.discard("credential")
     yield
     assert FRAME.get() is None
     assert not get_current()

@@ -5,7 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Any, Final, Protocol
+
+BOOT: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
+"""The clock that goes on through suspend; ``None`` where the system has none."""
+
+gettime: Final[Callable[[Any], float]] = getattr(time, "clock_gettime", lambda _: time.monotonic())
+"""``gettime(BOOT)`` is what `SystemClock.now` returns, for a hot path that spares itself the partial."""
 
 
 class Clock(Protocol):
@@ -26,9 +32,7 @@ class SystemClock:
     """Boot time where the system has it (it goes on through suspend), else the monotonic clock."""
 
     __slots__ = ()
-    now: Callable[[], float] = (
-        partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
-    )
+    now: Callable[[], float] = partial(gettime, BOOT) if BOOT is not None else time.monotonic
     wall: Callable[[], float] = staticmethod(time.time)
 
 

@@ -18,7 +18,7 @@ from opentelemetry.trace import get_current_span
 
 from otel_breaker import _log
 
-from . import events, metrics, providers, spans
+from . import events, metrics, names, providers, quick, spans
 from .events import Event
 from .spans import OwnSpan
 
@@ -126,6 +126,22 @@ def enter(handle: object) -> None:
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
+def on_span(ctx: Context, circuit: Circuit, site: Any) -> bool:
+    """Write the event of a closed circuit's call, if that is all there is to do. ``False``: it must go the long way."""
+    try:
+        span: Any = ctx.get(quick.span_key or "")
+        if span is None or ctx.get(_SUPPRESS) or ctx.get(_SUPPRESS_PLAIN):
+            return False
+        if not span.is_recording():
+            return bool(span.get_span_context().is_valid)
+        if _state.span:
+            _state.budget.add(span, names.CALL_ADMITTED, events.usual(circuit, site))
+        return True
+    except Exception as error:
+        _log.fault(("emit", "on_span"), "an event could not be written", error)
+        return True
+
+
 def on_admit(ctx: Context, circuit: Circuit, site: Any, probe: bool, credential: str | None = None) -> object | None:
     """A call goes ahead. Returns what `on_done` needs; ``None`` if only a probe's end need be told."""
     try:
@@ -136,7 +152,7 @@ def on_admit(ctx: Context, circuit: Circuit, site: Any, probe: bool, credential:
                 if probe:
                     span.add_event(*event)
                 else:
-                    _state.budget.add(span, event)
+                    _state.budget.add(span, *event)
             return None
         if not _state.own or span.get_span_context().is_valid:
             return None
@@ -189,7 +205,7 @@ def on_refuse(
         events.to_log(logger, event, merged)
     if recording:
         if _state.span and not (logger is not None and _state.bridge.installed()):
-            _state.budget.add(span, event)
+            _state.budget.add(span, *event)
     elif merged and _state.own and not span.get_span_context().is_valid:
         tracer = providers.tracer()
         if tracer is not None:

@@ -24,7 +24,7 @@ from opentelemetry.trace import ProxyTracerProvider, Tracer
 from otel_breaker import _log
 from otel_breaker._version import __version__
 
-from . import exporters, metrics, names
+from . import exporters, metrics, names, quick
 from .exporters import Signal
 
 EXIT_SECONDS: Final = 2.0
@@ -71,6 +71,7 @@ def start() -> None:
     ]
     if missing:
         state.mine = {**state.mine, **exporters.build(missing, _forked)}
+        _tell_the_hot_path(state)
     if not state.mine:
         return
     if "metrics" in state.mine:
@@ -82,6 +83,10 @@ def start() -> None:
     atexit.register(_at_exit)
     state.watch_due = True
     _watch_sigterm(state)
+
+
+def _tell_the_hot_path(state: _State) -> None:
+    (quick.detours.add if "traces" in state.mine else quick.detours.discard)("spans")
 
 
 def _is_set(signal_name: Signal) -> bool:
@@ -156,6 +161,7 @@ def _run(state: _State) -> None:
 def _drop_superseded(state: _State) -> None:
     for one in [one for one in state.mine if _is_set(one)]:
         provider = state.mine.pop(one)
+        _tell_the_hot_path(state)
         metrics.unregister(provider)
         _export(provider)
         try:
@@ -235,6 +241,7 @@ def _after_fork_in_child() -> None:
     if exporters.from_file():  # these have threads of their own, which the SDK starts again and gives a new identity
         _state.mine = inherited
         return
+    _tell_the_hot_path(_state)
     for provider in inherited.values():
         metrics.unregister(provider)
 
