@@ -27,14 +27,18 @@ def once(key: Hashable, message: str, *args: object) -> None:
 def fault(key: Hashable, message: str, error: BaseException) -> None:
     """Log once that something of ours, or a user's callback, failed: its type and place, not its text.
 
-    The text may hold what must not be logged (a URL, a body); the traceback comes at DEBUG.
+    The text may hold what must not be logged (a URL, a body); the traceback comes at DEBUG, without the exceptions
+    before it: a callback is called while the upstream's error is being handled, and that is no part of this fault.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else "unknown place"
     once(key, "%s (%s at %s); its traceback is logged at DEBUG", message, type(error).__name__, place)
-    logger.debug("%s", message, exc_info=error)
+    if logger.isEnabledFor(logging.DEBUG):
+        import traceback
+
+        logger.debug("%s\n%s", message, "".join(traceback.format_exception(error, chain=False)).rstrip())
 
 
 def forget() -> None:

@@ -53,6 +53,25 @@ def test_B36_a_listener_that_raises_hides_no_error_and_stops_no_transition(caplo
     assert "secret" not in caplog.text
 
 
+def test_B122_the_debug_traceback_of_a_callback_does_not_tell_the_upstreams_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "otel_breaker")
+
+    @otel_breaker.guard(policy=Policy(failure_threshold=1))
+    def tool(url: str) -> None:
+        raise Fault(url)
+
+    remove = otel_breaker.add_listener(boom)
+    try:
+        with pytest.raises(Fault):
+            tool("https://user:S3CRET@vendor.example")
+    finally:
+        remove()
+    assert "RuntimeError: a secret of the callback" in caplog.text
+    assert "S3CRET" not in caplog.text
+
+
 @pytest.mark.parametrize("told", ["raises", 42, "no such kind", object()])
 def test_a_classifier_that_raises_or_tells_nonsense_is_passed_over(told: Any, caplog: pytest.LogCaptureFixture) -> None:
     error = Fault()
