@@ -90,9 +90,9 @@ def _activate() -> None:
             return
     except ValueError:
         pass  # activate() reports it, with every other setting
-    from .activate import ENVIRONMENT, activate
+    from . import _waiting
 
-    activate(ENVIRONMENT)
+    _waiting.begin()
 
 
 def _after_path(work: Callable[[], None], error: ModuleNotFoundError) -> None:

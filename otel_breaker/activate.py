@@ -9,7 +9,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from . import _log, settings
+from . import _log, _waiting, settings
 from ._importing import Finder
 from ._settings_values import flag
 from ._startup import VARIABLE, bystander
@@ -46,6 +46,8 @@ def activate(source: str, **kwargs: Any) -> bool:
     """
     try:
         with _lock:
+            if _waiting.cancel() and not _refused(ENVIRONMENT):
+                _start(ENVIRONMENT, {})
             if reason := _refused(source):
                 _log.logger.debug("otel_breaker stays off: %s", reason)
                 return False
@@ -59,6 +61,7 @@ def deactivate() -> None:
     """Switch the breakers off: wrappers pass straight through, and come off where nobody has wrapped them since."""
     global _active, _configured, _invalid
     with _lock:
+        _waiting.cancel()
         _finder.remove()
         _patch.remove()
         _active = _configured = _invalid = False

@@ -370,3 +370,34 @@ print("calls took", time.perf_counter() - start)
     done = WAYS[way](code, **endpoint)
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - start < 10  # a busy machine's start-up included; the bound of our own flush is 2 s
+
+
+def test_the_variable_alone_loads_nothing_heavy_before_there_is_something_to_guard() -> None:
+    done = python(
+        "import sys\n"
+        "before = {'pydantic', 'wrapt', 'ssl', 'asyncio', 'opentelemetry'} & sys.modules.keys()\n"
+        "import requests\n"
+        "print(sorted(before), hasattr(requests.Session.request, '__wrapped__'), 'pydantic' in sys.modules)",
+        OTEL_BREAKER_ENABLED="true",
+    )
+    assert (done.stdout, done.stderr) == ("[] True True\n", "")
+
+
+def test_the_variable_alone_reports_a_bad_setting_at_the_first_library_and_the_program_runs_on() -> None:
+    done = python(
+        "import requests; print(hasattr(requests.Session.request, '__wrapped__'))",
+        OTEL_BREAKER_ENABLED="true",
+        OTEL_BREAKER_COOLDOWN="-1",
+    )
+    assert done.stdout == "False\n"
+    assert done.stderr.count("\n") == 1
+    assert "OTEL_BREAKER_COOLDOWN" in done.stderr
+
+
+def test_uninstrument_before_the_first_library_is_a_no() -> None:
+    done = python(
+        "import otel_breaker; otel_breaker.uninstrument()\nimport requests\n"
+        "print(hasattr(requests.Session.request, '__wrapped__'))",
+        OTEL_BREAKER_ENABLED="true",
+    )
+    assert (done.stdout, done.stderr) == ("False\n", "")
