@@ -77,6 +77,10 @@ def merge(kwargs: Mapping[str, Any], environ: Mapping[str, str], known: Collecti
     return merged
 
 
+FILE_MAX: Final = 1 << 20
+"""Bytes of a settings file that are read; a device or a log named by mistake must not be read without end."""
+
+
 def file_origin(path: object) -> str:
     """How settings of this file are named in messages."""
     return "{path} in " + str(path).replace("{", "{{").replace("}", "}}")
@@ -115,7 +119,9 @@ def read_file(path: object, asked_by: str) -> dict[str, Any]:
     import yaml
 
     try:
-        text = Path(str(path)).expanduser().read_bytes().decode("utf-8-sig")
+        with Path(str(path)).expanduser().open("rb") as file:
+            raw = file.read(FILE_MAX + 1)
+        text = raw[:FILE_MAX].decode("utf-8-sig")
     except FileNotFoundError:
         raise SettingsError(f"{asked_by}: no such file: {path}") from None
     except UnicodeDecodeError as error:
@@ -123,6 +129,8 @@ def read_file(path: object, asked_by: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a usable path"
         raise SettingsError(f"{asked_by}: cannot read {path}: {reason}") from None
+    if len(raw) > FILE_MAX:
+        raise SettingsError(f"{path}: larger than {FILE_MAX >> 20} MiB: not a settings file")
     try:
         content = yaml.load(text, _loader())
     except yaml.MarkedYAMLError as error:

@@ -422,3 +422,8 @@ def test_processes_with_one_fingerprint_key_agree_and_others_do_not() -> None:
         settings.forget()
         set_fingerprint_key(None)
     assert fingerprint("bearer", "sk-1") == own
+
+
+def test_a_file_without_end_is_not_read_to_its_end() -> None:
+    with pytest.raises(SettingsError, match=r"^/dev/zero: larger than 1 MiB: not a settings file$"):
+        settings.load_file("/dev/zero")
