@@ -12,6 +12,7 @@ from ._frames import (
     EVIDENCE,
     FRAME,
     INNER,
+    OF,
     PERMIT,
     SITE,
     SPAN,
@@ -23,7 +24,6 @@ from ._frames import (
     denial,
     enclosing,
     live,
-    of_library,
     owner_of,
     refused,
 )
@@ -42,7 +42,7 @@ def begin(
     circuit: Circuit,
     credential: str | None = None,
     timeout: float | None = None,
-    hop: bool = False,
+    of: Frame | None = None,
 ) -> Frame | None:
     """Ask for admission and build the frame; the caller pushes it.
 
@@ -51,7 +51,7 @@ def begin(
         circuit: the availability circuit of the dependency.
         credential: fingerprint, if it is known already.
         timeout: the call's own time limit, seconds.
-        hop: one try or redirect inside a call of the same library, if such a call is running.
+        of: the running call of the same library that this is a try or redirect of.
 
     Returns:
         The frame, or ``None`` when the call is none of ours and must go straight through.
@@ -64,9 +64,9 @@ def begin(
         parent = FRAME.get()
         if parent is QUIET or circuit.mode == "off" or (context and emit.suppressed(context)):
             return None
-        parent = live(parent)
         if parent is not None:
-            inside = of_library(site.library, parent) if hop else enclosing(circuit, parent)
+            parent = live(parent)
+            inside = of or enclosing(circuit, parent)
             if inside is not None:
                 return _attempt(site, inside, parent, context, timeout)
         return _admit(site, circuit, parent, context, credential, timeout)
@@ -80,19 +80,21 @@ def begin(
 def _admit(
     site: Site, circuit: Circuit, parent: Frame | None, context: Any, credential: str | None, timeout: float | None
 ) -> Frame:
-    emit.start()
+    if not emit._state.started:
+        emit.start()
     if credential is None:
         credential = circuit._credential
     if circuit.split and credential is not None:
         circuit = circuit.share(credential)
     permit: int | None = circuit.gate
     probe, quota = False, None
-    tool = tool_site(site, parent)
+    tool = site if parent is None else tool_site(site, parent)
     if tool is not None and tool.tool is not None and tool.tool not in circuit.stats.tools:
         circuit.stats.used_by(tool.tool)
     if permit is not None:
         circuit.stats.admitted += 1
-        quota = _settling.closed_quota(circuit, credential)
+        if circuit.quotas is not None:
+            quota = _settling.closed_quota(circuit, credential)
     else:
         verdict, quota = _settling.admit(circuit, credential, timeout, site)
         if isinstance(verdict, Refused):
@@ -106,7 +108,7 @@ def _admit(
         else:
             permit, probe = verdict.id, verdict.probe or (quota is not None and quota[2])
             circuit.decide("probe" if probe else "admitted")
-    now = circuit.clock.now()
+    now = circuit.now()
     frame: Frame = [
         circuit, permit, now, parent, charges[0], None, False, None, probe, quota, site, credential, sys.exception(),
         None, None, now, timeout,
@@ -117,18 +119,17 @@ def _admit(
     return frame
 
 
-def _attempt(site: Site, inside: Frame, parent: Frame, context: Any, timeout: float | None) -> Frame:
-    root = owner_of(inside)
+def _attempt(site: Site, inside: Frame, parent: Frame | None, context: Any, timeout: float | None) -> Frame:
+    root = inside if inside[OF] is None else owner_of(inside)
     circuit: Circuit = root[CIRCUIT]
     evidence = inside[EVIDENCE]
     if evidence is None:
         evidence = inside[EVIDENCE] = Evidence()
-    denied = denial(inside)
-    if denied is not None:
+    if circuit.gate != root[PERMIT] and (denied := denial(inside)) is not None:
         circuit.decide(denied[0])
         refuse(site, circuit, None, context, *denied, root[CREDENTIAL], tool_site(site, parent))
     evidence.running += 1
-    now = circuit.clock.now()
+    now = circuit.now()
     return [
         circuit, root[PERMIT], now, parent, charges[0], None, False, None, False, None, site, None, sys.exception(),
         inside, None, now, timeout,

@@ -63,9 +63,11 @@ def done(frame: Frame, result: Any) -> None:
             outcome = frame[EVIDENCE].last  # the tool swallowed its dependency's failure
         circuit: Circuit = frame[CIRCUIT]
         if outcome is None or outcome is OK:
+            if frame[OF] is not None:
+                _settling.settle(frame, OK)
+                return
             if (
-                frame[OF] is None
-                and frame[SPAN] is None
+                frame[SPAN] is None
                 and frame[CREDENTIAL] is None
                 and frame[PROBE] is not _settling.PROVEN
                 and circuit.gate == frame[PERMIT]
@@ -172,10 +174,10 @@ def call(
     kwargs: dict[str, Any],
     credential: str | None = None,
     timeout: float | None = None,
-    hop: bool = False,
+    of: Frame | None = None,
 ) -> Any:
     """Run ``wrapped`` through the guard. See `begin` for the arguments."""
-    frame = begin(site, circuit, credential, timeout, hop)
+    frame = begin(site, circuit, credential, timeout, of)
     if frame is None:
         return wrapped(*args, **kwargs)
     token = FRAME.set(frame)
@@ -216,10 +218,10 @@ async def acall(
     kwargs: dict[str, Any],
     credential: str | None = None,
     timeout: float | None = None,
-    hop: bool = False,
+    of: Frame | None = None,
 ) -> Any:
     """`call` for a function that returns an awaitable; ends it at the deadline where the policy enforces that."""
-    frame = begin(site, circuit, credential, timeout, hop)
+    frame = begin(site, circuit, credential, timeout, of)
     if frame is None:
         return await wrapped(*args, **kwargs)
     token = FRAME.set(frame)

@@ -137,14 +137,14 @@ def settle(frame: Frame, outcome: Outcome, *, blamed: bool = False) -> None:
         return
     frame[PERMIT] = None
     frame[DONE] = True
-    up = live(frame[UP])
     if frame[OF] is not None:
         evidence: Evidence = frame[OF][EVIDENCE]
         evidence.running -= 1
         evidence.note(outcome)
-        if blamed and up is not None:
+        if blamed and (up := live(frame[UP])) is not None:
             up[INNER] = "charged"
         return
+    up = live(frame[UP])
     circuit: Circuit = frame[CIRCUIT]
     if frame[PROBE] is PROVEN and not charged(outcome):
         return

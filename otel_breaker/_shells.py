@@ -194,7 +194,7 @@ def _coroutine(binding: Binding) -> Any:
                     if binding.raises:
                         raise PromptRefusal(_facts, circuit, state, now, site)
                     answer = binding.answer_promptly(circuit, state, now, args, kwargs)
-                    return await answer if inspect.isawaitable(answer) else answer
+                    return answer if type(answer) is dict or not inspect.isawaitable(answer) else await answer
             return await _slow_coroutine(binding, args, kwargs)
         stats.admitted += 1
         now = gettime(BOOT) if circuit.now is system_now else circuit.now()

@@ -76,6 +76,8 @@ def dependency(host: str, port: int | str | None = None, scheme: str = "") -> st
     most 255 characters. User information, path and query that came with the host are dropped.
     """
     try:
+        if type(host) is str and type(scheme) is str and (port is None or type(port) is int):
+            return _dependency(host, port or None, scheme.lower())
         return _dependency(plain(host), int(port) if port else None, plain(scheme).lower())
     except Exception:  # neither a text nor a port: there is nothing that could be named
         return ""

@@ -40,6 +40,13 @@ def test_successes_are_counted_and_leave_no_frame() -> None:
     assert outcomes(of(tool)) == {"success": 101}
 
 
+def test_how_long_a_success_takes_is_learnt_from_calls_not_from_their_attempts(manual_clock: ManualClock) -> None:
+    tool = warm()
+    manual_clock.advance(1)
+    tool(lambda: (manual_clock.advance(20), tool("attempt")))
+    assert of(tool)._state.longest == 20
+
+
 def test_a_success_zeroes_the_streak() -> None:
     tool = warm()
     for _ in range(3):

@@ -23,6 +23,12 @@ MALFORMED: Final = Outcome("failure", "malformed_output")
 _REMEMBERED: Final = 64
 _EXPORTER_RAW: Final = EXPORTER.encode()
 _AGENT: Final = ("user-agent", b"user-agent")
+_HARMLESS: Final = frozenset(
+    spelled
+    for name in ("Accept", "Accept-Encoding", "Connection", "Content-Length", "Content-Type", "Host", "traceparent")
+    for spelled in (name, name.lower(), name.encode(), name.lower().encode())
+)
+"""What nearly every request has, as it is mostly spelled: passed over without a second look."""
 _CREDENTIALS: Final = frozenset((*CREDENTIAL_HEADERS, *(name.encode() for name in CREDENTIAL_HEADERS)))
 
 
@@ -34,6 +40,8 @@ def scan(headers: Iterable[tuple[Any, Any]]) -> tuple[bool, bool]:
     """
     exporter = shown = False
     for name, value in headers:
+        if name in _HARMLESS:
+            continue
         lower = name.lower()
         if lower in _CREDENTIALS:
             shown = True
@@ -57,9 +65,10 @@ def circuit_for(dependency: str | None, url: Callable[[], str]) -> Circuit | Non
     ):
         return None
     circuits = registry()
-    if dependency not in circuits._clients and emit.suppressed(emit.current()):
+    found = circuits._clients.get(dependency)
+    if found is None and emit.suppressed(emit.current()):
         return None  # the guard would let it through, but a series would have been born
-    return circuits.client(dependency)
+    return found or circuits.client(dependency)
 
 
 def answered(circuit: Circuit, status: int, headers: Any) -> Outcome:
@@ -110,16 +119,18 @@ class Wallet:
 
     The outer hook often cannot see it: an auth flow adds it later. So the hook below learns it and the next call of
     that client is checked against it. Only fingerprints are held, and only as long as the client lives.
+
+    Attributes:
+        used: something was ever learnt.
     """
 
     def __init__(self) -> None:
         self._held: WeakKeyDictionary[Any, dict[str, str | None]] = WeakKeyDictionary()
-
-    def __bool__(self) -> bool:
-        return bool(self._held)
+        self.used = False
 
     def learn(self, client: Any, dependency: str, credential: str | None) -> None:
         """Remember what this client sent."""
+        self.used = True
         known = self._held.get(client)
         if known is None:
             known = self._held.setdefault(client, {})

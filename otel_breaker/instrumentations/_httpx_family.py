@@ -43,17 +43,17 @@ class Family:
 
     def client_hop(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
         """``Client._send_single_request``."""
-        circuit = self._hop_of(client, args, kwargs)
-        if circuit is None:
+        frame = self._hop_of(client, args, kwargs)
+        if frame is None:
             return wrapped(*args, **kwargs)
-        return _guard.call(self._hop, circuit, wrapped, args, kwargs, hop=True)
+        return _guard.call(self._hop, frame[CIRCUIT], wrapped, args, kwargs, of=frame)
 
     async def async_client_hop(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> Any:
         """``AsyncClient._send_single_request``."""
-        circuit = self._hop_of(client, args, kwargs)
-        if circuit is None:
+        frame = self._hop_of(client, args, kwargs)
+        if frame is None:
             return await wrapped(*args, **kwargs)
-        return await _guard.acall(self._hop, circuit, wrapped, args, kwargs, hop=True)
+        return await _guard.acall(self._hop, frame[CIRCUIT], wrapped, args, kwargs, of=frame)
 
     # --- before the call ----------------------------------------------------------------------------------------------
 
@@ -74,7 +74,7 @@ class Family:
             credential = None  # that of another call's own auth= must not be taken for this one's
             if shown or url.query or url.userinfo or isinstance(auth, tuple):
                 credential = _http.visible(raw, str(url), auth)
-            elif self._wallet and ("auth" not in kwargs or type(auth).__name__ == "UseClientDefault"):
+            elif self._wallet.used and ("auth" not in kwargs or type(auth).__name__ == "UseClientDefault"):
                 credential = self._wallet.recall(client, dependency)
             timeout = (request.extensions.get("timeout") or {}).get("read")
             return circuit, credential, timeout
@@ -83,23 +83,22 @@ class Family:
             return None
 
     def _hop_of(self, client: Any, args: Any, kwargs: Any) -> Any:
-        """The circuit of the call that this is a hop of, or ``None``. Learns the credential that is on the wire."""
+        """The frame of the call that this is a hop of, or ``None``. Learns the credential that is on the wire."""
         try:
             frame = _guard.current_frame(self.library)
             if frame is None:
                 return None
-            circuit = frame[CIRCUIT]
             request = args[0] if args else kwargs["request"]
             url, raw = request.url, request.headers.raw
             shown = _http.scan(raw)[1] or bool(url.query or url.userinfo)
-            if not shown and not self._wallet:  # nothing to learn, nothing to unlearn
-                return circuit
-            dependency = circuit.key.dependency
+            if not shown and not self._wallet.used:  # nothing to learn, nothing to unlearn
+                return frame
+            dependency = frame[CIRCUIT].key.dependency
             if _dependency(client, url) == dependency:  # a redirect elsewhere is another host's business
                 credential = keys.credential_of(raw, str(url)) if shown else None
                 _guard.learn(frame, credential)
                 self._wallet.learn(client, dependency, credential)
-            return circuit
+            return frame
         except Exception as error:
             _log.fault(self.library, f"{self.library}: a hop could not be watched", error)
             return None

@@ -39,7 +39,7 @@ def urllib3_try(wrapped: Any, pool: Any, args: Any, kwargs: Any) -> Any:
     frame = _guard.current_frame(_LIBRARY)
     if frame is None:
         return wrapped(*args, **kwargs)
-    return _guard.call(_TRY, frame[CIRCUIT], wrapped, args, kwargs, hop=True)
+    return _guard.call(_TRY, frame[CIRCUIT], wrapped, args, kwargs, of=frame)
 
 
 def urllib3_sleep(wrapped: Any, retry: Any, args: Any, kwargs: Any) -> Any:
@@ -81,7 +81,7 @@ def _plan(session: Any, args: Any, kwargs: Any) -> tuple[Any, str | None, float 
         credential = None  # that of another call's own auth= must not be taken for this one's
         if shown or auth or session.auth or "@" in url or "?" in url:
             credential = _http.visible(headers, url, auth or session.auth)
-        if credential is None and auth is None and _wallet:
+        if credential is None and auth is None and _wallet.used:
             credential = _wallet.recall(session.get_adapter(url), dependency)
         return circuit, credential, _seconds(_argument(args, kwargs, _TIMEOUT, "timeout"))
     except Exception as error:
@@ -98,7 +98,7 @@ def _plan_send(adapter: Any, args: Any, kwargs: Any) -> tuple[Any, str | None, f
         credential = None
         if shown or "@" in request.url or "?" in request.url:
             credential = keys.credential_of(request.headers, request.url)
-        if dependency is not None and (credential is not None or _wallet):
+        if dependency is not None and (credential is not None or _wallet.used):
             _wallet.learn(adapter, dependency, credential)
         frame = _guard.current_frame(_LIBRARY)
         if frame is not None:
