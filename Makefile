@@ -3,9 +3,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BENCH := $(VENV)/bench
 
 .DEFAULT_GOAL := test
-.PHONY: demo test
+.PHONY: bench demo test
 
 # pytest's own line comes last: what stands there is the result.
 test: $(VENV)/.dev
@@ -16,6 +17,15 @@ test: $(VENV)/.dev
 
 demo: $(VENV)/.package
 	$(BIN)/otel-breaker demo
+
+# The peers get an environment of their own. ARGS: --json FILE, --seconds N, --only TEXT.
+bench: $(BENCH)/.ready
+	$(BENCH)/bin/python -m tests.benchmarks $(ARGS)
+
+$(BENCH)/.ready: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	touch $@
 
 $(VENV)/.package: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
