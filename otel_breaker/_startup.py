@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 VARIABLE: Final = "OTEL_BREAKER_ENABLED"
 
@@ -40,11 +40,8 @@ def init() -> None:
     _done = True
     try:
         _activate()
-    except ModuleNotFoundError as error:
-        # Our dependencies may lie in a folder that comes later on the path: try again when the path is complete.
-        _after_path(lambda: _quietly(_activate), error)
     except Exception as error:
-        _complain(error)
+        complain(error)
 
 
 def bystander(argv: Sequence[str] | None = None) -> bool:
@@ -95,30 +92,7 @@ def _activate() -> None:
     _waiting.begin()
 
 
-def _after_path(work: Callable[[], None], error: ModuleNotFoundError) -> None:
-    """Run `work` when `site` has completed the path: just before it looks for sitecustomize."""
-    site: Any = sys.modules.get("site")
-    original = getattr(site, "execsitecustomize", None)
-    if original is None:
-        _complain(error)
-        return
-
-    def execsitecustomize() -> None:
-        site.execsitecustomize = original
-        work()
-        original()
-
-    site.execsitecustomize = execsitecustomize
-
-
-def _quietly(work: Callable[[], None]) -> None:
-    try:
-        work()
-    except Exception as error:
-        _complain(error)
-
-
-def _complain(error: Exception) -> None:
+def complain(error: Exception) -> None:
     """One line on stderr: logging may not be there yet."""
     if sys.stderr is not None:
         sys.stderr.write(f"otel_breaker stays off: {type(error).__name__}: {error}\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 from ._importing import Finder
+from ._startup import complain
 from .instrumentations._table import TARGETS
 
 _finder: Finder | None = None
@@ -40,7 +41,11 @@ def _arrived(module: str) -> None:
     """Also called for modules whose import had begun before the first one was through: nobody else patches those."""
     first = cancel()
     if first or "otel_breaker.activate" in sys.modules:
-        from . import activate
+        try:
+            from . import activate
+        except ModuleNotFoundError as error:  # a dependency of ours is not installed here
+            complain(error)
+            return
         from .instrumentations import _patch
 
         if activate.activate(activate.ENVIRONMENT) if first else activate.active():

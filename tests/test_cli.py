@@ -185,6 +185,6 @@ def test_B122_doctor_shows_where_telemetry_goes_without_credentials(
 
 
 def test_our_own_command_runs_without_breakers() -> None:
-    code = "-c", "print(1)"
+    code = "-c", "import requests"
     done = run(CLI, "run", "--", sys.executable, *code, OTEL_BREAKER_ENABLED="true", OTEL_BREAKER_LOG_LEVEL="info")
     assert done.stderr.count("breakers enforce") == 1  # of the command, not of the CLI before it

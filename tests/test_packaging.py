@@ -91,7 +91,7 @@ def test_installed_from_the_wheel_it_starts(wheel: Path, tmp_path: Path) -> None
     assert installed.returncode == 0, installed.stderr
     (site / "zz-dependencies.pth").write_text(_this_site() + "\n")
     interpreter = str(tmp_path / "v" / "bin" / "python")
-    code = "import sys, otel_breaker.activate as a; print(a.active(), a.__file__)"
+    code = "import requests, otel_breaker.activate as a; print(a.active(), a.__file__)"
     done = run(interpreter, "-c", code, OTEL_BREAKER_ENABLED="true")
     assert done.stdout.startswith(f"True {site}"), done.stderr
     assert done.stderr == ""
@@ -107,7 +107,7 @@ def _this_site() -> str:
 
 def test_a_dependency_that_is_missing_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "pydantic.py").write_text("raise ModuleNotFoundError('no pydantic here')")
-    code = "import json; print(json.dumps('still runs'))"
+    code = "import json, requests; print(json.dumps('still runs'))"
     done = python(code, OTEL_BREAKER_ENABLED="true", PYTHONPATH=str(tmp_path))
     assert last_json(done) == "still runs"
     assert done.stderr == "otel_breaker stays off: ModuleNotFoundError: no pydantic here\n"
