@@ -13,6 +13,7 @@ from typing import Any
 
 from . import _settling
 from ._admission import QUIET, begin, refuse
+from ._deadline import bounded, note
 from ._frames import (
     ALIVE,
     CIRCUIT,
@@ -29,7 +30,6 @@ from ._frames import (
     SPAN,
     STARTED,
     UP,
-    Evidence,
     Frame,
     Site,
     charged,
@@ -122,13 +122,6 @@ def renew(frame: Frame) -> None:
             _settling.renew(root)
     except Exception as error:
         fault("renew", "renewing a stream's lease failed; its reader is unaffected", error)
-
-
-def note(frame: Frame, outcome: Outcome) -> None:
-    """Add evidence that was seen below without a frame of its own."""
-    if frame[EVIDENCE] is None:
-        frame[EVIDENCE] = Evidence()
-    frame[EVIDENCE].note(outcome)
 
 
 def learn(frame: Frame, credential: str | None) -> None:
@@ -237,25 +230,3 @@ async def acall(
     FRAME.reset(token)
     done(frame, result)
     return result
-
-
-async def bounded(awaitable: Any, frame: Frame, timeout: float | None) -> Any:
-    """Await, but not past the deadline (under asyncio; other event loops are not bounded).
-
-    Raises:
-        TimeoutError: at the deadline; the frame then counts ``deadline_exceeded``.
-    """
-    import asyncio
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return await awaitable
-    limit = asyncio.timeout(timeout or frame[CIRCUIT].policy.call_deadline)
-    try:
-        async with limit:
-            return await awaitable
-    except TimeoutError:
-        if limit.expired():
-            note(frame, _settling.OVERDUE)
-        raise

@@ -124,7 +124,7 @@ def step(state: State, event: Event, policy: Policy, now: float) -> Step:
         case Reset():
             state = moves.command(state, replace(moves.fresh(policy, state), hint=NEVER), now, effects)
         case Resume():
-            state = _resume(state, policy, now, effects)
+            state = moves.resume(state, policy, now, effects)
     return state, tuple(effects)
 
 
@@ -258,11 +258,3 @@ def _renew(state: State, event: Renew, policy: Policy, now: float, effects: list
         return replace(state, lapses=now + state.lease)
     # Delivering for a whole lease without a fault is proof enough; a later abort is a new charge.
     return _settle_probe(state, Settle(state.id, Outcome(SUCCESS)), policy, now, effects)
-
-
-def _resume(state: State, policy: Policy, now: float, effects: list[Effect]) -> State:
-    if isinstance(state, (ForcedOpen, Disabled)):
-        return moves.command(state, moves.fresh(policy, state), now, effects)
-    if isinstance(state, Open) and state.episode.paused:
-        return replace(state, id=state.id + 1, episode=replace(state.episode, until=min(now, state.episode.until)))
-    return state

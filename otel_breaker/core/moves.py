@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..outcomes import NEUTRAL, UNAUTHORIZED
 from . import episodes
 from .events import MANUAL, Effect, EpisodeOver, Moved, ProbeOver
 from .policy import Policy
-from .states import CLOSED, HALF_OPEN, OPEN, Closed, Episode, ForcedOpen, HalfOpen, Open, State
+from .states import CLOSED, HALF_OPEN, OPEN, Closed, Disabled, Episode, ForcedOpen, HalfOpen, Open, State
 from .window import TimeWindow
 
 
@@ -86,3 +88,12 @@ def command(state: State, target: State, now: float, effects: list[Effect]) -> S
     if isinstance(state, (Open, HalfOpen)):
         effects.append(EpisodeOver(now - state.episode.since))
     return target
+
+
+def resume(state: State, policy: Policy, now: float, effects: list[Effect]) -> State:
+    """End a force or a disable: closed. End a pause: one call may try. Nothing to end: nothing happens."""
+    if isinstance(state, (ForcedOpen, Disabled)):
+        return command(state, fresh(policy, state), now, effects)
+    if isinstance(state, Open) and state.episode.paused:
+        return replace(state, id=state.id + 1, episode=replace(state.episode, until=min(now, state.episode.until)))
+    return state
