@@ -32,7 +32,8 @@ class SystemClock:
     """Boot time where the system has it (it goes on through suspend), else the monotonic clock."""
 
     __slots__ = ()
-    now: Callable[[], float] = partial(gettime, BOOT) if BOOT is not None else time.monotonic
+    # staticmethod: Python 3.14 would bind a partial to the instance.
+    now: Callable[[], float] = staticmethod(partial(gettime, BOOT) if BOOT is not None else time.monotonic)
     wall: Callable[[], float] = staticmethod(time.time)
 
 
