@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar, cast, overload
 
 from . import _bindings, _credentials, _registry, _settling, _shells, keys
-from ._frames import CIRCUIT, Frame, Site, refused
+from ._frames import Frame, Site
 from ._log import fault
 from ._policies import named_policy
 from .answers import milliseconds, reason_text
@@ -65,7 +65,7 @@ class Binding:
             layer="tool",
             tool=self.name,
             judge=self._judge,
-            explain=self._explain if self._classify is not None else None,
+            explain=self._explained if self._classify is not None else None,
             body=True,
         )
         self._look_up()
@@ -103,14 +103,7 @@ class Binding:
             return None
         if frame is None:
             return error if isinstance(error, CircuitOpenError) else None
-        found: CircuitOpenError | None = _settling.chain_has_refusal(error, frame)
-        circuit: Circuit = frame[CIRCUIT]
-        if found is not None and found.key == circuit.name:
-            # Our own attempt layer stopped the body's further tries: what holds now is the state after this failure.
-            now = circuit.snapshot()
-            decision = {"forced_open": "forced_open", "half_open": "probe_in_flight"}.get(now.state, "circuit_open")
-            return refused(circuit, self.site, decision, now.retry_after) if now.retry_after > 0 else found
-        return found
+        return _settling.refusal_behind(error, frame)
 
     def answer_promptly(
         self, circuit: Circuit, state: Open, now: float, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -161,6 +154,9 @@ class Binding:
             except Exception:
                 return REJECTED
         return result_outcome(result) if isinstance(result, dict) else None
+
+    def _explained(self, frame: Frame, error: BaseException) -> Outcome | None:
+        return self._explain(error)
 
     def _explain(self, what: Any) -> Outcome | None:
         """The user's classifier: ``None``, an outcome kind, or a failure reason."""

@@ -88,14 +88,15 @@ class Site:
         fit: returns the exception class that a refusal must also be, or ``None``.
         judge: (frame, result) -> Outcome, ``None`` for a success, or `PENDING` if the body is still to come.
         body: it is a tool's body, whatever its layer: unexplained errors are its own, swallowed ones count.
-        explain: (exception) -> Outcome or ``None``; the user's classifier.
+        explain: (frame, exception) -> Outcome, or ``None`` where the built-in rules shall decide.
+        timed: an enforced deadline ends its calls; not so where a guard of the same call further in sees to that.
 
     Attributes:
         alternatives: tools that its answer offers instead.
         usual: telemetry's: (circuit name, attributes) of the event that most calls of a guarded function give.
     """
 
-    __slots__ = ("alternatives", "body", "explain", "fit", "judge", "layer", "library", "tool", "usual")
+    __slots__ = ("alternatives", "body", "explain", "fit", "judge", "layer", "library", "timed", "tool", "usual")
 
     def __init__(
         self,
@@ -106,7 +107,8 @@ class Site:
         fit: Callable[[], type[BaseException] | None] | None = None,
         judge: Callable[[Frame, Any], Any] | None = None,
         body: bool = False,
-        explain: Callable[[BaseException], Outcome | None] | None = None,
+        explain: Callable[[Frame, BaseException], Outcome | None] | None = None,
+        timed: bool = True,
     ) -> None:
         self.library = library
         self.layer = layer
@@ -115,6 +117,7 @@ class Site:
         self.judge = judge
         self.body = body
         self.explain = explain
+        self.timed = timed
         self.alternatives: tuple[str, ...] = ()
         self.usual: tuple[str, dict[str, Any]] | None = None
 

@@ -219,7 +219,7 @@ async def acall(
         return await wrapped(*args, **kwargs)
     token = FRAME.set(frame)
     try:
-        if circuit.policy.enforce_deadline and frame[OF] is None:
+        if circuit.policy.enforce_deadline and site.timed and frame[OF] is None:
             result = await bounded(wrapped(*args, **kwargs), frame, timeout)
         else:
             result = await wrapped(*args, **kwargs)

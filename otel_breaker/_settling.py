@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from ._frames import (
     ALIVE,
@@ -14,6 +14,7 @@ from ._frames import (
     HANDLED,
     INNER,
     MARK,
+    MARKED,
     OF,
     PERMIT,
     PROBE,
@@ -30,12 +31,14 @@ from ._frames import (
     live,
     mark,
     marked,
+    refused,
 )
 from ._log import fault
 from .circuit import VOID, Circuit
 from .classify import exception_outcome, walk
 from .core.events import Admitted, Refused
 from .core.states import Closed
+from .errors import CircuitOpenError
 from .outcomes import CANCELLED, FAILURE, IGNORED, OK, SUCCESS, THROTTLED, UNAUTHORIZED, Outcome
 from .telemetry import emit
 
@@ -101,7 +104,7 @@ def _explained(frame: Frame, error: BaseException, evidence: Evidence | None) ->
         return OVERDUE
     if site.explain is not None:
         try:
-            told = site.explain(error)
+            told = site.explain(frame, error)
         except Exception as own:
             fault(("classify", id(site)), "a classifier raised; the built-in rules decide", own)
         else:
@@ -231,11 +234,17 @@ def renew(root: Frame) -> None:
         root[SPAN] = None
 
 
-def chain_has_refusal(error: BaseException, frame: Frame) -> Any:
-    """The refusal in the chain of ``error`` that was raised since ``frame`` was entered, or ``None``."""
-    from .errors import CircuitOpenError
-
+def refusal_behind(error: BaseException, frame: Frame) -> CircuitOpenError | None:
+    """The refusal in the chain of ``error`` that was raised since ``frame`` was entered: what a tool answers with."""
+    if not isinstance(error, Exception):
+        return None
+    circuit: Circuit = frame[CIRCUIT]
     for one in walk(error, frame[HANDLED]):
-        if isinstance(one, CircuitOpenError) and getattr(one, "_otel_breaker_mark", (0,))[0] > frame[MARK]:
-            return one
+        if isinstance(one, CircuitOpenError) and getattr(one, MARKED, (0,))[0] > frame[MARK]:
+            if one.key != circuit.name:
+                return one
+            # Our own attempt layer stopped the body's further tries: what holds now is the state after this failure.
+            now = circuit.snapshot()
+            decision = {"forced_open": "forced_open", "half_open": "probe_in_flight"}.get(now.state, "circuit_open")
+            return refused(circuit, frame[SITE], decision, now.retry_after) if now.retry_after > 0 else one
     return None

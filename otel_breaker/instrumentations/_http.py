@@ -8,8 +8,9 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from otel_breaker import _guard, _log, errors, keys, settings
+from otel_breaker._admission import QUIET
 from otel_breaker._fingerprints import _HEADERS as CREDENTIAL_HEADERS
-from otel_breaker._frames import CIRCUIT, CREDENTIAL, TIMEOUT
+from otel_breaker._frames import CIRCUIT, CREDENTIAL, FRAME, TIMEOUT
 from otel_breaker._registry import registry
 from otel_breaker.circuit import Circuit
 from otel_breaker.classify import response_outcome
@@ -66,7 +67,7 @@ def circuit_for(dependency: str | None, url: Callable[[], str]) -> Circuit | Non
         return None
     circuits = registry()
     found = circuits._clients.get(dependency)
-    if found is None and emit.suppressed(emit.current()):
+    if found is None and (FRAME.get() is QUIET or emit.suppressed(emit.current())):
         return None  # the guard would let it through, but a series would have been born
     return found or circuits.client(dependency)
 

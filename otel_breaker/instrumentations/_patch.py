@@ -63,7 +63,7 @@ def apply(module_name: str) -> None:
     with _lock:
         for row in rows:
             try:
-                if _wanted(row.library) and _supported(row):
+                if _wanted(row.library) and _supported(row) and _meant(row):
                     _wrap(row)
             except Exception as error:
                 _log.fault(("patch", row), f"{row.library}: {row.attribute} could not be patched: not guarded", error)
@@ -195,6 +195,12 @@ def _supported(row: Target) -> bool:
         *row.versions,
     )
     return False
+
+
+def _meant(row: Target) -> bool:
+    """Whether this release is one that has the attribute."""
+    version = _version(row.distribution)
+    return row.only is None or version is None or _in_range(version, row.only)
 
 
 def _wanted(library: str) -> bool:

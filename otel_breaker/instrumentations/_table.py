@@ -22,6 +22,7 @@ class Target:
         distribution: whose version is checked.
         versions: the first version that is supported, and the first that is not.
         optional: a private attribute: where it is missing, only retries and redirects inside a call go unwatched.
+        only: the releases that have this attribute, where not all supported ones do; in others the row is passed over.
     """
 
     library: str
@@ -31,6 +32,7 @@ class Target:
     distribution: str
     versions: tuple[str, str]
     optional: bool = False
+    only: tuple[str, str] | None = None
 
 
 def _rows(library: str, versions: tuple[str, str], *rows: tuple[str, str, str, bool]) -> tuple[Target, ...]:
