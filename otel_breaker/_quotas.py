@@ -9,7 +9,7 @@ from typing import Final
 
 from .circuit import Circuit
 from .core.states import CLOSED, Closed
-from .keys import CircuitKey
+from .keys import CircuitKey, within
 
 QUOTAS_MAX: Final = 1000
 """Quota circuits of one dependency; the oldest idle ones make room."""
@@ -22,7 +22,7 @@ def heir(circuit: Circuit, fingerprint: str) -> Circuit:
         found = quotas.get(fingerprint)
         if found is not None:
             return found
-        key = CircuitKey(circuit.key.dependency, fingerprint, "quota")
+        key = CircuitKey(circuit.key.dependency, within(circuit.key.scope, fingerprint), "quota")
         found = Circuit.__new__(Circuit)
         found._build(circuit.name, key, circuit.policy, circuit.mode, circuit.clock, circuit.stats, Closed())
         found.display_name, found.alternatives = circuit.display_name, circuit.alternatives

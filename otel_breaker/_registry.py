@@ -89,12 +89,12 @@ class Registry:
         release()
 
     def renew(self) -> None:
-        """In a forked child: new locks, counters from zero; the verdicts stay."""
+        """In a forked child: new locks, counters from zero; the verdicts stay, the probes under way do not."""
         self._lock = threading.Lock()
         for one in self._stats.values():
             one.zero()
         for circuit in self:
-            circuit.renew_locks()
+            circuit.inherit()
 
     # --- for the package ----------------------------------------------------------------------------------------------
 
@@ -126,6 +126,10 @@ class Registry:
             once(("policy", key), "%s: another guard set its policy first; that one holds", circuit.name)
         return circuit
 
+    def keyed(self, key: CircuitKey, name: str, config: CircuitConfig) -> Circuit:
+        """The circuit of a key that is not a dependency's name alone."""
+        return self._make(key, name, config)
+
     def adopt(
         self, circuit: Circuit, name: str, policy: Policy | str | None, clock: Clock | None, credential: str | None
     ) -> None:
@@ -144,7 +148,7 @@ class Registry:
 
     def scoped(self, circuit: Circuit, fingerprint: str) -> Circuit:
         """The availability circuit of (dependency, credential) under ``scope: credential``."""
-        key = CircuitKey(circuit.key.dependency, fingerprint)
+        key = CircuitKey(circuit.key.dependency, keys.within(circuit.key.scope, fingerprint))
         found = self._circuits.get(key)
         if found is None:
             config = self.config(None, circuit.key.dependency)

@@ -31,6 +31,7 @@ _PHRASES: Final = {
     "throttled": ("limiting our rate", "rate limit"),
     "quota_exhausted": ("out of quota for us", "quota exhausted"),
     "tool_error": ("failing", "tool error"),
+    "unclassified": ("rejecting calls", "unexplained error"),
     SLOW_RATE: ("too slow", "slow calls"),
 }
 """Reason code -> (what the dependency is, what happened last). One wording a reason."""

@@ -28,6 +28,7 @@ __all__ = [
     "set_fingerprint_key",
     "tool_identity",
     "tool_name",
+    "within",
 ]
 
 MAX_DEPENDENCY: Final = 255
@@ -67,6 +68,11 @@ class CircuitKey:
                 "" if self.role == "availability" else f" ({self.role})",
             )
         )
+
+
+def within(scope: str, part: str) -> str:
+    """The scope of a circuit that is a part of another one's."""
+    return f"{scope}/{part}" if scope else part
 
 
 def dependency(host: str, port: int | str | None = None, scheme: str = "") -> str:

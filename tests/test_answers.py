@@ -39,7 +39,7 @@ WORDS = {
     "quota_exhausted": "v out of quota for us (5 consecutive failures, last: quota exhausted)",
     "tool_error": "v failing (5 consecutive failures, last: tool error)",
     "probe_lapsed": "v unreachable (5 consecutive failures, last: probe without an answer)",
-    "unclassified": "v failing (5 consecutive failures, last: failure)",
+    "unclassified": "v rejecting calls (5 consecutive failures, last: unexplained error)",
 }
 
 

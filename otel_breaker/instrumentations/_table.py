@@ -7,7 +7,7 @@ nor their ``uninstrument()`` moves us (docs/libraries/).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,37 @@ def _httpx(library: str, versions: tuple[str, str]) -> tuple[Target, ...]:
     )
 
 
+def _mcp() -> tuple[Target, ...]:
+    """The rows of mcp. A function that other modules of it took by name is a row for each of them."""
+    versions, old, new = ("1.19", "3"), ("1", "2"), ("2", "3")
+
+    def row(module: str, attribute: str, function: str, only: Any = None, optional: bool = False) -> Target:
+        wrapper = f"otel_breaker.instrumentations.mcp:{function}"
+        return Target("mcp", f"mcp{module}", attribute, wrapper, "mcp", versions, optional, only)
+
+    transport = ".client.streamable_http"
+    return (
+        row(".client.session", "ClientSession.call_tool", "call_tool"),
+        row(".client.session", "ClientSession.send_request", "send_request", optional=True),
+        row(".client.session", "ClientSession.initialize", "initialize"),
+        row(".client.session", "ClientSession.send_discover", "discover", new, optional=True),
+        row(transport, "StreamableHTTPTransport.post_writer", "post_writer", optional=True),
+        row(transport, "StreamableHTTPTransport.handle_get_stream", "quietly", optional=True),
+        row(transport, "StreamableHTTPTransport.terminate_session", "quietly", optional=True),
+        row(transport, "streamable_http_client", "connect_http", ("1.24", "3")),
+        row(transport, "streamablehttp_client", "connect_http", old),
+        row(".client.websocket", "websocket_client", "connect_http", old),
+        row(".client.sse", "sse_client", "connect_sse"),
+        row(".client.stdio", "stdio_client", "connect_stdio"),
+        row("", "stdio_client", "connect_stdio"),
+        row(".client.client", "stdio_client", "connect_stdio", new),
+        row(".client.client", "streamable_http_client", "connect_http", new),
+        row(".client.session_group", "sse_client", "connect_sse"),
+        row(".client.session_group", "streamable_http_client", "connect_http", ("1.24", "3")),
+        row(".client.session_group", "streamablehttp_client", "connect_http", ("1", "1.24")),
+    )
+
+
 TARGETS: Final[tuple[Target, ...]] = (
     *_rows(
         "requests",
@@ -68,4 +99,5 @@ TARGETS: Final[tuple[Target, ...]] = (
     ),
     *_httpx("httpx", ("0.23", "1")),
     *_httpx("httpx2", ("2.0", "3")),
+    *_mcp(),
 )

@@ -384,7 +384,7 @@ def test_options_of_guard() -> None:
 
 @pytest.mark.parametrize("library", sorted({target.library for target in TARGETS}))
 def test_library_pages(library: str) -> None:
-    name = f"docs/libraries/{library}.md"
+    name = next(name for room in ("libraries", "frameworks") if (ROOT / (name := f"docs/{room}/{library}.md")).exists())
     rows = [target for target in TARGETS if target.library == library]
     shown = " ".join(cell for row in tables(section(name, "What is hooked"))[0] for cell in code(row[0]))
     for target in rows:

@@ -89,7 +89,7 @@ def test_settings_choose(rows: Any, given: dict[str, Any], guarded: bool) -> Non
 
 def test_the_report(patched: Any) -> None:
     found = {row.library: row for row in _patch.report()}
-    assert set(found) == {"requests", "httpx", "httpx2"}
+    assert set(found) == {row.library for row in _table.TARGETS}
     assert all(row.supported and row.version and not row.missing for row in found.values())
     assert found["requests"].patched[:2] == ("Session.request", "HTTPAdapter.send")
     assert len(found["httpx"].patched) == 4
