@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+from . import _endings
 from ._importing import Finder
 from ._startup import complain
 from .instrumentations._table import TARGETS
@@ -18,6 +19,7 @@ _finder: Finder | None = None
 def begin() -> None:
     """Wait for the first library, or go ahead at once if one is there already."""
     global _finder
+    _endings.watch_early()
     modules = {target.module for target in TARGETS}
     _finder = Finder(modules, _arrived)
     present = sorted(modules & sys.modules.keys())

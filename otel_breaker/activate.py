@@ -9,7 +9,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from . import _log, _waiting, settings
+from . import _endings, _log, _waiting, settings
 from ._importing import Finder
 from ._settings_values import flag
 from ._startup import VARIABLE, bystander
@@ -129,6 +129,8 @@ def _start(source: str, kwargs: dict[str, Any]) -> bool:
     _active = True
     _finder.install()
     _patch.enable()
+    if source == BY_HAND:
+        _endings.watch_early()
     _log.logger.info("%s", _announcement(loaded, source))
     return True
 

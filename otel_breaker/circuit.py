@@ -26,7 +26,7 @@ from .core.events import (
     Settle,
 )
 from .core.policy import Policy
-from .core.states import NEVER, Closed, Open, State
+from .core.states import NEVER, Closed, HalfOpen, Open, State
 from .core.views import Snapshot, view
 from .keys import CircuitKey
 from .outcomes import FAILURE, Outcome
@@ -224,11 +224,14 @@ class Circuit(ByHand):
         else:
             self.busy, self.gate = True, None
 
-    def renew_locks(self) -> None:
-        """In a forked child: whoever held them is not here."""
+    def inherit(self) -> None:
+        """In a forked child: whoever held the lock is not here, nor is the probe, so its slot is free."""
         self._lock = threading.Lock()
+        state, now = self._state, self.now()
+        if type(state) is HalfOpen and state.probing and now < state.lapses:
+            self._state = moves.free(state, state.successes, state.episode, now)
         for quota in (self.quotas or {}).values():
-            quota.renew_locks()
+            quota.inherit()
 
     def heir(self, fingerprint: str) -> Circuit:
         """This credential's quota circuit, made at its first 429 or 401."""

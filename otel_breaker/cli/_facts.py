@@ -16,7 +16,7 @@ from otel_breaker._startup import VARIABLE
 from otel_breaker._version import __version__
 from otel_breaker.core.policy import NAMED
 from otel_breaker.instrumentations import _patch
-from otel_breaker.telemetry import exporters
+from otel_breaker.telemetry import wanted
 
 START_UP_FILE: Final = "otel_breaker.start" if sys.version_info >= (3, 15) else "otel_breaker.pth"
 
@@ -61,7 +61,7 @@ def collect() -> dict[str, Any]:
         },
         "settings": _shown(chosen) if chosen else None,
         "libraries": libraries,
-        "telemetry": {signal: _destination(signal) for signal in exporters.SIGNALS},
+        "telemetry": {signal: _destination(signal) for signal in wanted.SIGNALS},
         "not_covered": list(NOT_COVERED),
     }
 
@@ -122,9 +122,9 @@ def _entry_point() -> bool:
     return bool(metadata.entry_points(group="opentelemetry_instrumentor", name="otel_breaker"))
 
 
-def _destination(signal: exporters.Signal) -> str:
+def _destination(signal: wanted.Signal) -> str:
     """Where this signal goes if the program sets no provider of its own."""
-    if not exporters.wanted(signal):
+    if not wanted.wanted(signal):
         return "nowhere, unless the program sets a provider"
     if path := os.environ.get("OTEL_CONFIG_FILE"):
         return f"as {path} says"

@@ -4,43 +4,24 @@ from __future__ import annotations
 
 import atexit
 import math
-import os
 import uuid
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from otel_breaker import _log
 
-Signal = Literal["traces", "metrics", "logs"]
-SIGNALS: Final[tuple[Signal, ...]] = ("metrics", "logs", "traces")
-"""In the order in which they are flushed: what pages comes first."""
+from .identity import ID
+from .wanted import Signal, variable
 
 INTERVAL: Final = 15.0
 """Seconds between two exports of metrics; a page must not wait for the SDK's 60."""
 
-_ID: Final = "service.instance.id"
-
-
-def wanted(signal: Signal) -> bool:
-    """Whether the environment asks for this signal to be exported."""
-    if _env("OTEL_SDK_DISABLED").lower() == "true":
-        return False
-    chosen = _env(f"OTEL_{signal.upper()}_EXPORTER").lower()
-    if chosen:
-        return chosen != "none"
-    return any(
-        _env(variable)
-        for variable in (
-            "OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "OTEL_CONFIG_FILE",
-        )
-    )  # fmt: skip
-
 
 def from_file() -> bool:
     """Whether a declarative configuration decides; the SDK's own threads then do the work, also after a fork."""
-    return bool(_env("OTEL_CONFIG_FILE"))
+    return bool(variable("OTEL_CONFIG_FILE"))
 
 
 def interval() -> float:
@@ -48,7 +29,7 @@ def interval() -> float:
     if from_file():
         return math.inf
     try:
-        chosen = float(_env("OTEL_METRIC_EXPORT_INTERVAL")) / 1000
+        chosen = float(variable("OTEL_METRIC_EXPORT_INTERVAL")) / 1000
     except ValueError:
         return INTERVAL
     return chosen if 0 < chosen < math.inf else INTERVAL
@@ -59,13 +40,13 @@ def build(signals: list[Signal], fresh_id: bool) -> dict[Signal, Any]:
 
     Args:
         signals: what is wanted and has no global provider.
-        fresh_id: this is a forked child, whose series must not be taken for its parent's.
+        fresh_id: this is a worker, whose series must not be taken for its parent's.
     """
     from opentelemetry.sdk.resources import Resource
 
-    own_id = Resource({_ID: str(uuid.uuid4())})
+    own_id = Resource({ID: str(uuid.uuid4())})
     resource = Resource.create()
-    if fresh_id or _ID not in resource.attributes:
+    if fresh_id or ID not in resource.attributes:
         resource = resource.merge(own_id)
     built: dict[Signal, Any] = {}
     for signal in signals:
@@ -83,7 +64,7 @@ def build(signals: list[Signal], fresh_id: bool) -> dict[Signal, Any]:
 
 
 def _exporters(signal: Signal) -> list[Any]:
-    chosen = [name.strip() for name in (_env(f"OTEL_{signal.upper()}_EXPORTER") or "otlp").split(",")]
+    chosen = [name.strip() for name in (variable(f"OTEL_{signal.upper()}_EXPORTER") or "otlp").split(",")]
     made = []
     for name in chosen:
         entry = f"otlp_proto_{_protocol(signal)}" if name == "otlp" else name
@@ -101,10 +82,10 @@ def _exporters(signal: Signal) -> list[Any]:
 
 def _protocol(signal: Signal) -> str:
     """``http`` or ``grpc``: as told, else as the port says, else as the SDK would choose."""
-    told = _env(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL") or _env("OTEL_EXPORTER_OTLP_PROTOCOL")
+    told = variable(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL") or variable("OTEL_EXPORTER_OTLP_PROTOCOL")
     if told:
         return "grpc" if told == "grpc" else "http"
-    endpoint = _env(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT") or _env("OTEL_EXPORTER_OTLP_ENDPOINT")
+    endpoint = variable(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT") or variable("OTEL_EXPORTER_OTLP_ENDPOINT")
     try:
         port = urlsplit(endpoint).port
     except ValueError:
@@ -168,7 +149,7 @@ def _described(signal: Signal, own_id: Any) -> Any:
     except ImportError:
         _log.once("configuration", "OTEL_CONFIG_FILE is set but opentelemetry-configuration is not installed")
         return None
-    model = configuration.load_config_file(_env("OTEL_CONFIG_FILE"))
+    model = configuration.load_config_file(variable("OTEL_CONFIG_FILE"))
     section = getattr(model, f"{kind}_provider")
     if model.disabled or section is None:
         return None
@@ -176,7 +157,3 @@ def _described(signal: Signal, own_id: Any) -> Any:
     provider = getattr(module, f"create_{kind}_provider")(section, resource)
     atexit.unregister(provider.shutdown)  # it waits for the exporter; ours are flushed within a bound of our own
     return provider
-
-
-def _env(name: str) -> str:
-    return os.environ.get(name, "").strip()

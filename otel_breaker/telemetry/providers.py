@@ -6,13 +6,11 @@ and does all waiting, so that neither a call nor the end of the process depends 
 
 from __future__ import annotations
 
-import atexit
+import math
 import os
 import queue
-import signal
 import threading
 import time
-from types import FrameType
 from typing import Any, Final
 
 from opentelemetry import context as otel_context
@@ -21,14 +19,17 @@ from opentelemetry import trace
 from opentelemetry._logs import Logger, get_logger_provider
 from opentelemetry.trace import ProxyTracerProvider, Tracer
 
-from otel_breaker import _log
+from otel_breaker import _endings, _log
 from otel_breaker._version import __version__
 
-from . import exporters, metrics, names, quick
-from .exporters import Signal
+from . import exporters, identity, metrics, names, quick
+from .wanted import SIGNALS, Signal, wanted
 
 EXIT_SECONDS: Final = 2.0
-"""How long the end of the process waits for our last export, all signals together."""
+"""How long the end of the process waits for the last export: all signals, and all ways of ending, together."""
+
+_ENDING: Final = 10.0
+"""Seconds after which an end that did not come is forgotten, and the next one has its whole time again."""
 
 _CHECK_SECONDS: Final = 5.0
 """How often the thread looks whether the program has set providers of its own."""
@@ -41,7 +42,7 @@ _Done = queue.SimpleQueue[bool]
 class _State:
     """Our providers in this process, and the tracer and logger last handed out."""
 
-    __slots__ = ("interval", "logger", "mine", "requests", "started", "thread", "tracer", "watch_due")
+    __slots__ = ("interval", "logger", "mine", "over_by", "requests", "started", "thread", "tracer", "watch_due")
 
     def __init__(self) -> None:
         self.started = False
@@ -53,10 +54,10 @@ class _State:
         self.tracer: tuple[Any, Tracer] | None = None
         self.logger: tuple[Any, Logger] | None = None
         self.watch_due = False
+        self.over_by = -math.inf
 
 
 _state = _State()
-_forked = False
 
 
 def start() -> None:
@@ -66,23 +67,23 @@ def start() -> None:
         return
     state.started = True
     trace.get_tracer_provider()  # one that OTEL_PYTHON_TRACER_PROVIDER names is there from now on
-    missing: list[Signal] = [
-        one for one in exporters.SIGNALS if exporters.wanted(one) and not _is_set(one) and one not in state.mine
-    ]
+    missing: list[Signal] = [one for one in SIGNALS if wanted(one) and not _is_set(one) and one not in state.mine]
     if missing:
-        state.mine = {**state.mine, **exporters.build(missing, _forked)}
+        state.mine = {**state.mine, **exporters.build(missing, identity.worker())}
         _tell_the_hot_path(state)
+    identity.check()
+    if identity.worker():
+        _endings.at_end_of_worker(_finish_worker)
     if not state.mine:
+        _endings.unwatch()
         return
     if "metrics" in state.mine:
         metrics.register(state.mine["metrics"])
     state.interval = exporters.interval()
     state.thread = threading.Thread(target=_run, args=(state,), name="otel-breaker-export", daemon=True)
     state.thread.start()
-    atexit.unregister(_at_exit)  # a forked child has inherited it
-    atexit.register(_at_exit)
-    state.watch_due = True
-    _watch_sigterm(state)
+    _endings.at_exit(finish)
+    state.watch_due = not _endings.watch()
 
 
 def _tell_the_hot_path(state: _State) -> None:
@@ -110,7 +111,7 @@ def tracer() -> Tracer | None:
     """The program's tracer, else ours, else ``None``. Cheap, and right also when the program sets its provider late."""
     state = _state
     if state.watch_due:
-        _watch_sigterm(state)
+        state.watch_due = not _endings.watch()
     provider: Any = trace.get_tracer_provider()
     if type(provider) is ProxyTracerProvider:
         provider = state.mine.get("traces")
@@ -186,7 +187,7 @@ def flush(timeout: float = 10.0) -> bool:
     """
     until = time.monotonic() + timeout
     complete = True
-    for one in exporters.SIGNALS:
+    for one in SIGNALS:
         force_flush = getattr(_global(one), "force_flush", None)
         if force_flush is not None:
             try:
@@ -212,23 +213,32 @@ def _flush_mine(timeout: float) -> bool:
 # --- the end of the process -------------------------------------------------------------------------------------------
 
 
-def _at_exit() -> None:
-    _flush_mine(EXIT_SECONDS)
+def waiting() -> bool:
+    """Whether providers of ours may have something to export."""
+    return bool(_state.mine)
 
 
-def _watch_sigterm(state: _State) -> None:
-    """Flush on SIGTERM too, where the program left it to end the process at once. Only the main thread may ask."""
-    if threading.current_thread() is threading.main_thread():
-        state.watch_due = False
-        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, _on_sigterm)
+def finish() -> None:
+    """The process is about to end: export what is waiting."""
+    _flush_mine(_time_left())
 
 
-def _on_sigterm(number: int, frame: FrameType | None) -> None:
-    _flush_mine(EXIT_SECONDS)
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-    signal.signal(number, _on_sigterm)  # still here: process 1 of a container, which the default action spares
+def _finish_worker() -> None:
+    """`finish` where `atexit` does not run, on which the program's own providers rely: theirs is flushed as well."""
+    if any(_is_set(one) for one in SIGNALS):
+        seconds = _time_left()
+        thread = threading.Thread(target=flush, args=(seconds,), name="otel-breaker-flush", daemon=True)
+        thread.start()
+        thread.join(seconds)
+    else:
+        finish()
+
+
+def _time_left() -> float:
+    state, now = _state, time.monotonic()
+    if now > state.over_by + _ENDING:
+        state.over_by = now + EXIT_SECONDS
+    return max(0.0, state.over_by - now)
 
 
 # --- fork -------------------------------------------------------------------------------------------------------------
@@ -236,8 +246,8 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
 
 def _after_fork_in_child() -> None:
     """Leave the parent's providers alone; the child builds its own at its next guarded call."""
-    global _state, _forked
-    inherited, _state, _forked = _state.mine, _State(), True
+    global _state
+    inherited, _state = _state.mine, _State()
     if exporters.from_file():  # these have threads of their own, which the SDK starts again and gives a new identity
         _state.mine = inherited
         return
