@@ -58,7 +58,7 @@ def _httpx(library: str, versions: tuple[str, str]) -> tuple[Target, ...]:
 
 def _mcp() -> tuple[Target, ...]:
     """The rows of mcp. A function that other modules of it took by name is a row for each of them."""
-    versions, old, new = ("1.19", "3"), ("1", "2"), ("2", "3")
+    versions, old, new = ("1.22", "3"), ("1", "2"), ("2", "3")
 
     def row(module: str, attribute: str, function: str, only: Any = None, optional: bool = False) -> Target:
         wrapper = f"otel_breaker.instrumentations.mcp:{function}"
