@@ -85,11 +85,11 @@ def fail(frame: Frame, error: BaseException) -> None:
     errors = walk(error, frame[HANDLED])
     blamed = marked(errors, frame)
     if blamed is not None and blamed != circuit.key:
-        settle(frame, IGNORED, blamed=True)
+        settle(frame, _beside(frame, error), blamed=True)
     elif blamed is not None:  # our own attempt layer stopped the call: what its attempts came to is the verdict
         settle(frame, evidence.last if evidence is not None and evidence.failed and evidence.last else IGNORED)
     elif frame[INNER] in ("charged", "refused"):
-        settle(frame, IGNORED, blamed=True)
+        settle(frame, _beside(frame, error), blamed=True)
     else:
         outcome = _explained(frame, error, evidence)
         if charged(outcome) and frame[OF] is None:
@@ -97,19 +97,27 @@ def fail(frame: Frame, error: BaseException) -> None:
         settle(frame, outcome)
 
 
+def _beside(frame: Frame, error: BaseException) -> Outcome:
+    """What a call came to for which somebody further in was blamed: nothing, unless its own layer knows it was well."""
+    site: Site = frame[SITE]
+    return OK if site.explain is not None and _told(site, frame, error) is OK else IGNORED
+
+
+def _told(site: Site, frame: Frame, error: BaseException) -> Outcome | None:
+    try:
+        return site.explain(frame, error) if site.explain is not None else None
+    except Exception as own:
+        fault(("classify", id(site)), "a classifier raised; the built-in rules decide", own)
+        return None
+
+
 def _explained(frame: Frame, error: BaseException, evidence: Evidence | None) -> Outcome:
     site: Site = frame[SITE]
     circuit: Circuit = frame[CIRCUIT]
     if evidence is not None and evidence.last is OVERDUE:
         return OVERDUE
-    if site.explain is not None:
-        try:
-            told = site.explain(frame, error)
-        except Exception as own:
-            fault(("classify", id(site)), "a classifier raised; the built-in rules decide", own)
-        else:
-            if told is not None:
-                return told
+    if (told := _told(site, frame, error)) is not None:
+        return told
     outcome = exception_outcome(
         error,
         stop=frame[HANDLED],

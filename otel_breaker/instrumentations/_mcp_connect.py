@@ -17,6 +17,7 @@ from otel_breaker import _guard, _log, settings
 from otel_breaker._frames import CIRCUIT, Frame, Site
 from otel_breaker._registry import registry
 from otel_breaker.circuit import Circuit
+from otel_breaker.classify._chain import leaves
 from otel_breaker.keys import CircuitKey
 from otel_breaker.outcomes import IGNORED, Outcome
 
@@ -113,12 +114,19 @@ class _Connection(wrapt.ObjectProxy):  # type: ignore[type-arg,unused-ignore]
             with _guard.quiet():
                 return await self.__wrapped__.__aexit__(*raised)
         except BaseException as error:
-            if error is not raised[1]:  # the transport's own, before anybody had heard from the server
+            if not _theirs(error, raised[1]):  # the transport's own, before anybody had heard from the server
                 failed(link, error)
             raise
         finally:
             link.closed = True
+            if raised[1] is not None and not isinstance(raised[1], Exception):
+                failed(link, raised[1])
             _settle(link, IGNORED)
+
+
+def _theirs(error: BaseException, raised: BaseException | None) -> bool:
+    """Whether this is what the program itself raised inside, alone or wrapped by a task group."""
+    return all(leaf is raised for leaf in leaves(error))
 
 
 def answered(link: Link) -> None:

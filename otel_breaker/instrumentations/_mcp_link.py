@@ -15,6 +15,7 @@ from otel_breaker import _bindings, keys
 from ._mcp_names import digest, program
 
 LIBRARY: Final = "mcp"
+UNKNOWN: Final = "unknown"
 
 
 class Exchange:
@@ -91,6 +92,13 @@ class Link:
         """The registry was swapped or cleared: look circuits up anew."""
         self.plans = {}
 
+    def call_it(self, info: Any) -> None:
+        """Without a transport, a server is called what it calls itself."""
+        name = getattr(info, "name", None)
+        if self.kind == "memory" and isinstance(name, str) and name:
+            self.server = keys.display_safe(name)
+            self.release()
+
     def saw(self, request_id: Any, exchange: Exchange) -> None:
         """A request has an answer, or has failed."""
         if exchange.error is not None:
@@ -138,8 +146,9 @@ def link_of_session(session: Any) -> Link:
     found = None if stream is None else _links.get(_anchor(stream))
     found = found or _links.get(session)
     if found is None:
-        info = getattr(session, "server_info", None)
-        found = _links[session] = Link("memory", keys.display_safe(getattr(info, "name", None) or "unknown"))
+        found = _links[session] = Link("memory", UNKNOWN)
+    if found.server is UNKNOWN:
+        found.call_it(getattr(session, "server_info", None))
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from otel_breaker.classify import code_outcome, exception_outcome, text_outcome, walk
 from otel_breaker.classify._chain import class_names, text_of
+from otel_breaker.errors import CircuitOpenError
 from otel_breaker.outcomes import ABORTED, ANSWERED, FAILURE, IGNORED, OK, SUCCESS, Outcome
 
 from . import _http
@@ -45,6 +46,8 @@ def of_error(call: Call, error: BaseException, circuit: Any) -> Verdict:
         error: the exception.
         circuit: the server's, for the time of day that a Retry-After date needs.
     """
+    if isinstance(error, CircuitOpenError):  # nothing was sent
+        return IGNORED, IGNORED
     exchanges = [exchange for exchange in call.exchanges.values() if exchange is not None]
     for exchange in exchanges:
         own = _on_the_wire(exchange, circuit, call.link.kind)

@@ -150,7 +150,9 @@ async def _handshake(wrapped: Any, session: Any, args: Any, kwargs: Any, *, fall
         else:
             result = await wrapped(*args, **kwargs)
     except BaseException as error:
-        if not (fallback and hasattr(error, "error")):
+        # Cancelled, with nothing seen on the wire: leaving the transport will tell whether that was its doing.
+        told = isinstance(error, Exception) or any(call.exchanges.values())
+        if told and not (fallback and hasattr(error, "error")):
             _mcp_connect.failed(link, error, call)
         raise
     finally:
@@ -158,18 +160,9 @@ async def _handshake(wrapped: Any, session: Any, args: Any, kwargs: Any, *, fall
             FRAME.reset(pushed)
         CALL.reset(token)
         call.over()
-    _named(link, result)
+    link.call_it(getattr(result, "server_info", None) or getattr(result, "serverInfo", None))
     _mcp_connect.answered(link)
     return result
-
-
-def _named(link: Link, result: Any) -> None:
-    """Without a transport, a server is called what it calls itself."""
-    info = getattr(result, "server_info", None) or getattr(result, "serverInfo", None)
-    name = getattr(info, "name", None)
-    if link.kind == "memory" and isinstance(name, str) and name:
-        link.server = keys.display_safe(name)
-        link.release()
 
 
 def _note_id(call: Call) -> None:
