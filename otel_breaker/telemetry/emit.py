@@ -16,7 +16,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import Context, get_current
 from opentelemetry.trace import get_current_span
 
-from otel_breaker import _log
+from otel_breaker import _fork_gate, _log
 
 from . import events, metrics, names, providers, quick, spans
 from .events import Event
@@ -77,7 +77,8 @@ def start() -> None:
     """Get going at the first guarded call of a process; afterwards this costs one test."""
     if not _state.started:
         _state.started = True
-        _start()
+        with _fork_gate.held_back():
+            _start()
 
 
 @_never_raises

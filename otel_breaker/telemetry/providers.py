@@ -19,7 +19,7 @@ from opentelemetry import trace
 from opentelemetry._logs import Logger, get_logger_provider
 from opentelemetry.trace import ProxyTracerProvider, Tracer
 
-from otel_breaker import _endings, _log
+from otel_breaker import _endings, _fork_gate, _log
 from otel_breaker._version import __version__
 
 from . import exporters, identity, metrics, names, quick
@@ -68,7 +68,9 @@ def start() -> None:
     state.started = True
     trace.get_tracer_provider()  # one that OTEL_PYTHON_TRACER_PROVIDER names is there from now on
     missing: list[Signal] = [one for one in SIGNALS if wanted(one) and not _is_set(one) and one not in state.mine]
-    if missing:
+    if missing and _fork_gate.cut:
+        _log.once("cut", "forked in the middle of another thread's first call: this process exports nothing itself")
+    elif missing:
         state.mine = {**state.mine, **exporters.build(missing, identity.worker())}
         _tell_the_hot_path(state)
     identity.check()
