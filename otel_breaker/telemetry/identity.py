@@ -51,7 +51,8 @@ def _of(provider: Any) -> str | None:
     if export is None or config is None:
         return None
     try:
-        if not any(isinstance(one, export.PeriodicExportingMetricReader) for one in config.metric_readers):
+        readers = getattr(config, "metric_readers", None) or provider._metric_readers  # the older place, and the newer
+        if not any(isinstance(one, export.PeriodicExportingMetricReader) for one in readers):
             return None
         return str(config.resource.attributes.get(ID, ""))
     except AttributeError:  # another release
