@@ -175,6 +175,15 @@ by on unless and or offset bool absent vector count max min sum increase last_ov
 PROMQL = set(_WORDS.split())
 
 
+def test_these_are_the_names_that_were_recorded_in_prometheus_B72() -> None:
+    text = (ROOT / "docs/exported-names.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `otel_breaker[^|]*\|[^|]*\| `(\w+)` \|([^|]*)\|", text, re.MULTILINE)
+    assert {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows} == METRICS
+    through = re.search("Through the Collector every series has also: (.+)", text)
+    assert through
+    assert set(re.findall(r"`(\w+)`", through[1])) >= RESOURCE
+
+
 def identifiers(expression: str) -> set[str]:
     """Every name in an expression, without texts, durations and numbers."""
     bare = re.sub(r'"(?:[^"\\]|\\.)*"', "", expression)
