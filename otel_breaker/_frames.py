@@ -93,10 +93,13 @@ class Site:
 
     Attributes:
         alternatives: tools that its answer offers instead.
+        address: the host that is called, where the circuit's name does not tell it.
         usual: telemetry's: (circuit name, attributes) of the event that most calls of a guarded function give.
     """
 
-    __slots__ = ("alternatives", "body", "explain", "fit", "judge", "layer", "library", "timed", "tool", "usual")
+    __slots__ = (
+        "address", "alternatives", "body", "explain", "fit", "judge", "layer", "library", "timed", "tool", "usual",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -119,6 +122,7 @@ class Site:
         self.explain = explain
         self.timed = timed
         self.alternatives: tuple[str, ...] = ()
+        self.address: str | None = None
         self.usual: tuple[str, dict[str, Any]] | None = None
 
 

@@ -95,7 +95,7 @@ class _Connection(wrapt.ObjectProxy):  # type: ignore[type-arg,unused-ignore]
 
     async def __aenter__(self) -> Any:
         link = self._self_link
-        link.connecting = _guard.begin(_SITE, _circuit(link), link.credential)
+        link.connecting = _guard.begin(_site(link), _circuit(link), link.credential)
         try:
             with _guard.quiet():  # the tasks that it starts are the transport's, for as long as they live
                 streams = await self.__wrapped__.__aenter__()
@@ -165,6 +165,12 @@ def _circuit(link: Link) -> Circuit:
     return circuits.keyed(CircuitKey(name, scope), f"{name}#connect", config)
 
 
+def _site(link: Link) -> Site:
+    site = Site(LIBRARY, fit=fit, explain=_explain)
+    site.address = link.address
+    return site
+
+
 def _explain(frame: Frame, error: BaseException) -> Outcome | None:
     call = CALL.get()
     return None if call is None else _mcp_outcomes.of_connection(call, error, frame[CIRCUIT])
@@ -183,6 +189,3 @@ def fit() -> type[BaseException]:
             return types.ErrorData(code=REFUSED, message=str(self))
 
     return Refused
-
-
-_SITE: Final = Site(LIBRARY, fit=fit, explain=_explain)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from otel_breaker import _bindings, keys
+from otel_breaker.telemetry.events import server_address
 
 from ._mcp_names import digest, program
 
@@ -39,15 +40,17 @@ class Call:
     Attributes:
         link: the connection.
         session: whose they are.
+        doomed: the connection was broken before this call began.
         exchanges: how they fared, by JSON-RPC id; ``None`` while nothing has been seen of one.
     """
 
-    __slots__ = ("exchanges", "link", "session")
+    __slots__ = ("doomed", "exchanges", "link", "session")
 
     def __init__(self, link: Link, session: Any) -> None:
         self.link = link
         self.session = session
         self.exchanges: dict[Any, Exchange | None] = {}
+        self.doomed = link.broken
 
     def next_id(self) -> None:
         """What this session sends next is this call's: note the id that it will have."""
@@ -77,6 +80,7 @@ class Link:
         closed: the program has left the transport.
         connecting: the frame of the connection attempt, until it is settled.
         plans: by tool, what `mcp` looked up.
+        address: the host; empty where there is none.
     """
 
     def __init__(self, kind: str, server: str, scope: str = "", url: str | None = None) -> None:
@@ -86,6 +90,7 @@ class Link:
         self.broken = self.refused = self.closed = False
         self.connecting: Any = None
         self.plans: dict[str, Any] = {}
+        self.address = server_address(server) if kind in ("http", "sse") else ""
         _bindings.bind(self)
 
     def release(self) -> None:

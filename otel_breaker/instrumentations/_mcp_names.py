@@ -19,7 +19,9 @@ _WITH_VALUE: Final = {
 """Options of launchers whose value is the next argument, as their ``--help`` has them (November 2026)."""
 _PROGRAM_TEXTS: Final = frozenset({"-c", "-e", "-p", "--eval", "--print", "--call"})
 _VERBS: Final = frozenset({"run", "tool", "exec", "x", "eval"})
-_PROGRAM: Final = re.compile(r"@?[A-Za-z0-9_.-]+(?:[/\\][A-Za-z0-9_.@-]+)*|(?:[A-Za-z]:)?[/\\][A-Za-z0-9_./\\@ -]+")
+_PROGRAM: Final = re.compile(
+    r"@?[A-Za-z0-9_.-]+(?:[/\\][A-Za-z0-9_.@-]+)*(?:@[A-Za-z0-9_.-]+)?|(?:[A-Za-z]:)?[/\\][A-Za-z0-9_./\\@ -]+"
+)
 
 
 def program(command: str, args: list[str]) -> str:

@@ -53,16 +53,18 @@ def of_error(call: Call, error: BaseException, circuit: Any) -> Verdict:
         own = _on_the_wire(exchange, circuit, call.link.kind)
         if own is not None:
             return own, IGNORED
+    fell = call.link.broken and not call.doomed  # with another call's connection, which this one shared
     if not isinstance(error, (Exception, BaseExceptionGroup)):
-        collateral = call.link.broken or (call.link.refused and not hasattr(call.session, "_dispatcher"))
-        return (IGNORED, IGNORED) if collateral else (ABORTED, None)
+        ended = call.link.broken or (call.link.refused and not hasattr(call.session, "_dispatcher"))
+        return (IGNORED, IGNORED) if ended else (ABORTED, None)
     found = getattr(error, "error", None)
     code = getattr(found, "code", None)
     if isinstance(code, int):
-        return _of_rpc(code, str(getattr(found, "message", "")), exchanges, circuit)
+        verdict = _of_rpc(code, str(getattr(found, "message", "")), exchanges, circuit)
+        return (IGNORED, IGNORED) if fell and verdict[0] is RESET else verdict
     names = class_names(type(error))
     if not _CLOSED_STREAM.isdisjoint(names):
-        return (IGNORED if call.link.closed else LOST), IGNORED
+        return (IGNORED if call.link.closed or fell else LOST), IGNORED
     if not call.exchanges:  # nothing was sent: it is about the arguments, or about the session
         return IGNORED, IGNORED
     if "pydantic_core.ValidationError" in names:

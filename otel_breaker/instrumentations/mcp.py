@@ -46,12 +46,19 @@ class _Plan:
             self.tool: Circuit = circuits.client(config.dependency)
         else:
             self.tool = circuits.keyed(CircuitKey(f"{server}/{name}", link.scope), f"{server}/{name}", config)
+        fit = _mcp_connect.fit
+        # The layer of a tool: the one span around the call; the guard further in finds it there.
         self.server_site = Site(
-            LIBRARY, tool=name, fit=_mcp_connect.fit, judge=_answered, explain=_explain_server, timed=False
+            LIBRARY,
+            layer="tool",
+            tool=name,
+            fit=fit,
+            judge=_answered,
+            explain=_explain_server,
+            timed=False,
         )
-        self.tool_site = Site(
-            LIBRARY, layer="tool", tool=name, fit=_mcp_connect.fit, judge=_judge, explain=_explain_tool, body=True
-        )
+        self.server_site.address = link.address
+        self.tool_site = Site(LIBRARY, layer="tool", tool=name, fit=fit, judge=_judge, explain=_explain_tool, body=True)
         self.server_site.alternatives = self.tool_site.alternatives = config.alternatives
 
 

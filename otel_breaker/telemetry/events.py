@@ -52,12 +52,13 @@ def describe(circuit: Circuit, site: Any, credential: str | None) -> Attributes:
         tool = site.tool or _tool_around()
         if tool:
             attributes[names.TOOL_NAME] = tool
-        if site.layer == "client" and circuit.key.scope != "hand":
+        address = site.address
+        if address is None and site.layer == "client" and circuit.key.scope != "hand":
             address = server_address(circuit.key.dependency)
-            if address:
-                attributes[names.SERVER_ADDRESS] = address
+        if address:
+            attributes[names.SERVER_ADDRESS] = address
     if credential is None and circuit.role == "quota":
-        credential = circuit.key.scope
+        credential = circuit.key.scope.rpartition("/")[2]
     if credential is not None:
         attributes[names.CREDENTIAL] = credential
     return attributes
@@ -77,6 +78,8 @@ def _tool_around() -> str | None:
 @functools.lru_cache(maxsize=1024)
 def server_address(dependency: str) -> str:
     """The host part of a client's dependency; empty where there is none, as with ``mcp:<server>``."""
+    if dependency.startswith("mcp:"):
+        return ""
     if dependency.startswith("["):
         return dependency[1:].partition("]")[0]
     host, colon, port = dependency.rpartition(":")
