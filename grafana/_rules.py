@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ._alerts import ALERTS, CIRCUIT_UID, GRAFANA_URL, OVERVIEW_UID, Alert, InFull, Recorded, rules
 from ._queries import IDENTITY, RECORDS
-from ._yaml import Anchored, Commented, dump, wrapped
+from ._yaml import Anchored, Commented, Lines, dump, wrapped
 
 GROUP: Final = "otel-breaker"
 INTERVAL: Final = "15s"
@@ -175,8 +175,11 @@ def contact_points() -> str:
         "group": "{{ .CommonLabels.service_namespace }}",
         "source": "otel-breaker",
         "client": "otel-breaker",
-        "summary": "{{ .CommonLabels.otel_breaker_name }} ({{ .CommonLabels.service_name }}): "
-        "{{ .CommonAnnotations.summary }}",
+        # No variables of the template's own: Grafana would take $name for one of its environment's.
+        "summary": Lines(
+            "{{ if .CommonLabels.otel_breaker_name }}{{ .CommonLabels.otel_breaker_name }}",
+            "({{ .CommonLabels.service_name }}): {{ end }}{{ .CommonAnnotations.summary }}",
+        ),
     }
     receiver = {"uid": RECEIVER, "type": "pagerduty", "disableResolveMessage": False, "settings": settings}
     point = {"orgId": 1, "name": RECEIVER, "receivers": [receiver]}

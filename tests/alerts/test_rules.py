@@ -36,7 +36,8 @@ def test_the_matrix_notices_a_broken_rule(tmp_path: Path, committed: str, broken
     text = RULES.read_text()
     assert committed in text
     (tmp_path / RULES.name).write_text(text.replace(committed, broken))
-    (tmp_path / RULES_TEST.name).write_text(RULES_TEST.read_text())
+    stories = load(RULES_TEST)
+    (tmp_path / RULES_TEST.name).write_text(yaml.safe_dump({**stories, "tests": stories["tests"][:10]}))
     found = run("promtool", "test", "rules", tmp_path / RULES_TEST.name)
     assert found.returncode == 1
     assert "FAILED" in found.stdout + found.stderr
