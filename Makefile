@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 BENCH := $(VENV)/bench
 
 .DEFAULT_GOAL := test
-.PHONY: bench demo test
+.PHONY: bench demo test tools
 
 # pytest's own line comes last: what stands there is the result.
 test: $(VENV)/.dev
@@ -17,6 +17,10 @@ test: $(VENV)/.dev
 
 demo: $(VENV)/.package
 	$(BIN)/otel-breaker demo
+
+# For the page path: the Collector, built once (minutes), and Debian's Prometheus, Alertmanager and Redis.
+tools:
+	collector-config/build/tools.sh
 
 # The peers get an environment of their own. ARGS: --json FILE, --seconds N, --only TEXT.
 bench: $(BENCH)/.ready
