@@ -66,6 +66,7 @@ class Alert:
 
     Attributes:
         query: of (how to name a record, selector) -> PromQL; with comparison and threshold, the condition.
+        over: the comparison; empty where any answer of the query is the condition.
         severities: one rule for each (severity, selector).
         grafana: the description there, whose templates cannot query; ``None`` leaves the alert out.
     """
@@ -220,6 +221,7 @@ ALERTS: Final = (
         name="OtelBreakerTelemetryMissing",
         why="Only for a name that was open when last seen, so that batch jobs and scale-to-zero stay quiet.",
         query=lambda of, where: f"({of.last(OPEN, '1h')} > 0) unless on ({BY}) {of(REPLICAS)}",
+        over="",
         wait="10m",
         summary="A circuit was open when its telemetry stopped.",
         description=_MISSING,
@@ -229,6 +231,7 @@ ALERTS: Final = (
         name="OtelBreakerTelemetryAbsent",
         why="No agent at all reports a circuit: none runs, or the way to here is cut.",
         query=lambda of, where: "absent(otel_breaker_cooldowns_elapsed)",
+        over="",
         wait="15m",
         dashboard=OVERVIEW_UID,
         summary="No circuit breaker telemetry at all.",
@@ -239,6 +242,7 @@ ALERTS: Final = (
         name="OtelBreakerWatchdog",
         why="Always firing, for a dead man's switch: when the heartbeat stops, Prometheus or Alertmanager is gone.",
         query=lambda of, where: "vector(1)",
+        over="",
         severities=(("none", ""),),
         dashboard=OVERVIEW_UID,
         summary="The way from rules to receivers works.",

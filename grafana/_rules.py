@@ -16,10 +16,6 @@ RECEIVER: Final = "otel-breaker-pagerduty"
 _GENERATED: Final = "Written by `python -m grafana.build` from the table in grafana/_alerts.py; a test fails on drift."
 
 
-def _number(value: float) -> str:
-    return f"{value:g}"
-
-
 def _dashboard(alert: Alert, base: str, value: str) -> str:
     """Where the alert's dashboard is; ``value`` is how a template writes a label."""
     if alert.dashboard == OVERVIEW_UID:
@@ -65,11 +61,7 @@ def _why(alert: Alert, severity: str) -> str:
 
 def _condition(alert: Alert, of: Recorded, where: str) -> str:
     query = alert.query(of, where)
-    if query.startswith(("absent(", "vector(")):
-        return query
-    if " unless " in query:
-        return query
-    return f"{query} {alert.over} {_number(alert.threshold)}"
+    return f"{query} {alert.over} {alert.threshold:g}" if alert.over else query
 
 
 # --- Grafana ----------------------------------------------------------------------------------------------------------
