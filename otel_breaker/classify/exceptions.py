@@ -34,6 +34,7 @@ _CUT_OFF: Final = ("complete message body", "incomplete chunked read", "ended pr
 _HUNG_UP: Final = ("Server disconnected", "ConnectionTerminated", "StreamReset")
 _MCP: Final = frozenset({"mcp.McpError", "mcp.MCPError", "fastmcp.ToolError"})
 _OPAQUE: Final = _MCP | {
+    "langchain_core.ToolException",
     "httpx.ConnectError",
     "redis.ConnectionError",
     "psycopg.OperationalError",

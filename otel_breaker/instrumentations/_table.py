@@ -35,11 +35,13 @@ class Target:
     only: tuple[str, str] | None = None
 
 
-def _rows(library: str, versions: tuple[str, str], *rows: tuple[str, str, str, bool]) -> tuple[Target, ...]:
+def _rows(
+    library: str, versions: tuple[str, str], *rows: tuple[str, str, str, bool], distribution: str | None = None
+) -> tuple[Target, ...]:
     """The rows of one library: module, attribute, our function, optional."""
     ours = f"otel_breaker.instrumentations.{library}"
     return tuple(
-        Target(library, module, attribute, f"{ours}:{function}", library, versions, optional)
+        Target(library, module, attribute, f"{ours}:{function}", distribution or library, versions, optional)
         for module, attribute, function, optional in rows
     )
 
@@ -100,4 +102,13 @@ TARGETS: Final[tuple[Target, ...]] = (
     *_httpx("httpx", ("0.23", "1")),
     *_httpx("httpx2", ("2.0", "3")),
     *_mcp(),
+    *_rows(
+        "langchain",
+        ("0.3", "2"),
+        ("langchain_core.tools.base", "BaseTool.run", "run", False),
+        ("langchain_core.tools.base", "BaseTool.arun", "arun", False),
+        ("langchain_core.tools.base", "_handle_tool_error", "handled", True),
+        ("langchain_core.tools.base", "_handle_validation_error", "handled", True),
+        distribution="langchain-core",
+    ),
 )
