@@ -61,16 +61,27 @@ def need(*names: str) -> None:
             pytest.skip(str(missing))
 
 
+def run_tool(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end."""
+    return subprocess.run([tool(name), *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
 COLLECTOR, PROMETHEUS, ALERTMANAGER = "otelcol-breaker", "prometheus", "prometheus-alertmanager"
 ALL = (COLLECTOR, PROMETHEUS, ALERTMANAGER)
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on now, and that was not handed out before."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 def wait_until(condition: Callable[[], Any], timeout: float = 30.0, every: float = 0.1) -> Any:
@@ -194,6 +205,7 @@ class Collector(Server):
         onward: where traces and logs go: OTLP over HTTP, without path.
         fragments: files of collector-config/fragments/ by their stems, laid over the base in this order.
         more: configuration of the test's own, laid over all.
+        variables: environment variables beside those that wire it up.
         name: of its folder, where there are several.
     """
 
@@ -204,11 +216,12 @@ class Collector(Server):
         onward: str = DISCARD,
         fragments: Sequence[str] = (),
         more: Mapping[str, Any] | None = None,
+        variables: Mapping[str, str] | None = None,
         name: str = "collector",
     ) -> None:
         super().__init__(room, name)
         self.grpc_port, self.http_port, self.health_port, self.own_port = (free_port() for _ in range(4))
-        self.write_url, self.onward = write_url, onward
+        self.write_url, self.onward, self._variables = write_url, onward, variables or {}
         self.configs = [CONFIG / "otelcol.yaml", *(CONFIG / "fragments" / f"{stem}.yaml" for stem in fragments)]
         if more:
             self.configs.append(self.room / "more.yaml")
@@ -252,6 +265,7 @@ class Collector(Server):
             "PROMETHEUS_WRITE_URL": self.write_url,
             "TRACES_ENDPOINT": self.onward,
             "LOGS_ENDPOINT": self.onward,
+            **self._variables,
         }
 
     def ready(self) -> bool:
@@ -262,6 +276,10 @@ class Collector(Server):
         text = get(f"http://127.0.0.1:{self.own_port}/metrics").decode()
         pairs = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
         return {name: float(value) for name, _, value in pairs}
+
+    def own_metrics_of(self, name: str) -> dict[str, float]:
+        """The series of one metric, or of all whose names begin so."""
+        return {series: value for series, value in self.own_metrics().items() if series.startswith(name)}
 
 
 class Sample(NamedTuple):
