@@ -20,6 +20,7 @@ from otel_breaker.circuit import Circuit
 from otel_breaker.classify._chain import leaves
 from otel_breaker.keys import CircuitKey
 from otel_breaker.outcomes import IGNORED, Outcome
+from otel_breaker.telemetry import emit
 
 from . import _mcp_outcomes
 from ._mcp_link import CALL, LIBRARY, Call, Link, attach, for_program, for_url
@@ -39,13 +40,13 @@ def stdio(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 def http(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """``streamable_http_client``, ``streamablehttp_client``, ``websocket_client``."""
-    link = _link(lambda: for_url("http", args[0] if args else kwargs["url"]))
+    link = _link(lambda: for_url("http", args[0] if args else kwargs["url"], _headers(args, kwargs)))
     return wrapped(*args, **kwargs) if link is None else _Connection(wrapped(*args, **kwargs), link)
 
 
 def sse(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """``sse_client``: its client is made by a factory, which is watched."""
-    link = _link(lambda: for_url("sse", args[0] if args else kwargs["url"]))
+    link = _link(lambda: for_url("sse", args[0] if args else kwargs["url"], _headers(args, kwargs)))
     if link is None:
         return wrapped(*args, **kwargs)
     factory = args[_FACTORY] if len(args) > _FACTORY else kwargs.get("httpx_client_factory")
@@ -63,6 +64,14 @@ def sse(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     return _Connection(wrapped(*args, **kwargs), link)
 
 
+def _headers(args: Any, kwargs: Any) -> Any:
+    """The headers that the program gave: its own, or those of the client that it made."""
+    client = kwargs.get("http_client")
+    if client is not None:
+        return client.headers
+    return kwargs.get("headers") or (args[1] if len(args) > 1 and isinstance(args[1], dict) else {})
+
+
 def _default_factory() -> Any:
     from mcp.shared._httpx_utils import create_mcp_http_client
 
@@ -71,6 +80,8 @@ def _default_factory() -> Any:
 
 def _link(make: Any) -> Link | None:
     try:
+        if emit.suppressed(emit.current()):
+            return None
         link: Link = make()
         return None if excluded(link) else link
     except Exception as error:

@@ -157,13 +157,21 @@ def link_of_session(session: Any) -> Link:
     return found
 
 
-def for_url(kind: str, url: Any) -> Link:
-    """The link to an HTTP endpoint. Of its path only a fingerprint is kept: gateways tell their servers apart by it."""
+def for_url(kind: str, url: Any, headers: Any = None) -> Link:
+    """The link to an HTTP endpoint. Of its path only a fingerprint is kept: gateways tell their servers apart by it.
+
+    Args:
+        kind: ``http`` or ``sse``.
+        url: the endpoint.
+        headers: those that will be sent, as far as they are known: they may hold the credential.
+    """
     bare = str(url).partition("?")[0].partition("#")[0]
     scheme, _, rest = bare.partition("://")
     rest = rest.rpartition("@")[2]
     path = rest.partition("/")[2].strip("/")
-    return Link(kind, keys.dependency_of_url(bare) or "unknown", digest(path) if path else "", f"{scheme}://{rest}")
+    link = Link(kind, keys.dependency_of_url(bare) or UNKNOWN, digest(path) if path else "", f"{scheme}://{rest}")
+    link.credential = keys.credential_of(headers or {}, str(url))
+    return link
 
 
 def for_program(parameters: Any) -> Link:

@@ -18,6 +18,7 @@ from otel_breaker.circuit import Circuit
 from otel_breaker.errors import CircuitOpenError
 from otel_breaker.keys import CircuitKey
 from otel_breaker.outcomes import OK, Outcome
+from otel_breaker.telemetry import emit
 
 from . import _mcp_connect, _mcp_outcomes
 from ._mcp_link import CALL, LIBRARY, Call, Link, link_of_session, link_of_stream
@@ -126,7 +127,7 @@ async def quietly(wrapped: Any, transport: Any, args: Any, kwargs: Any) -> Any:
 def _plan(session: Any, args: Any, kwargs: Any) -> tuple[Link, _Plan, float | None] | None:
     """(link, plan, time limit in seconds), or ``None`` to stay out of it."""
     try:
-        if FRAME.get() is QUIET:
+        if FRAME.get() is QUIET or emit.suppressed(emit.current()):
             return None
         name = args[0] if args else kwargs["name"]
         link = link_of_session(session)
