@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -29,8 +30,8 @@ def caller(client: Client, patched: Any) -> Iterator[Caller]:
 
 
 @pytest.fixture
-def mcp_patched(breaker_registry: Registry) -> Iterator[Registry]:
-    """The MCP SDK and the HTTP clients, patched, over a fresh registry and default settings."""
+def mcp_patched(breaker_registry: Registry, caplog: pytest.LogCaptureFixture) -> Iterator[Registry]:
+    """The MCP SDK and the HTTP clients, patched, over a fresh registry and default settings; nothing of ours fails."""
     from tests.support import mcp_client
 
     mcp_client.modules()
@@ -39,6 +40,8 @@ def mcp_patched(breaker_registry: Registry) -> Iterator[Registry]:
     yield breaker_registry
     _patch.remove()
     settings.forget()
+    said = [one for one in caplog.get_records("call") if one.name.startswith("otel_breaker")]
+    assert [one.getMessage() for one in said if one.levelno >= logging.WARNING] == []
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import otel_breaker
 from otel_breaker import CircuitOpenError, Transition, settings
 from otel_breaker._registry import Registry
 from otel_breaker.instrumentations import _patch
@@ -32,7 +33,7 @@ from tests.support.mcp_client import (
     structured,
     text,
 )
-from tests.support.mcp_process import HttpServer, Notes, StdioServer, wait_until
+from tests.support.mcp_process import HttpServer, StdioServer, wait_until
 from tests.support.mcp_told import told_of
 
 SUM = {"a": 1, "b": 2}
@@ -399,6 +400,77 @@ def test_an_excluded_server_is_left_alone(pattern: str, mcp_patched: Registry, m
     assert names(mcp_patched) == []
 
 
+def test_suppressed_calls_are_not_guarded(mcp_patched: Registry, mcp_http: HttpServer) -> None:
+    from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+    async def run() -> None:
+        with suppress_instrumentation():
+            async with open_http(mcp_http) as session:
+                await fails(session, 7)
+
+    asyncio.run(run())
+    assert mcp_http.hits == 7
+    assert names(mcp_patched) == []
+
+
+def test_a_tool_around_an_mcp_call_is_not_charged_for_it(mcp_patched: Registry, mcp_http: HttpServer) -> None:
+    """An agent's own function that hands on to the server: one failure, one charge."""
+
+    @otel_breaker.guard(tool="outer")
+    async def outer(session: Session) -> Any:
+        return await session.call_tool("toolerr", {})
+
+    async def run() -> None:
+        async with open_http(mcp_http) as session:
+            for _ in range(5):
+                assert is_error(await outer(session))
+            refused(await outer(session), "toolerr")
+
+    asyncio.run(run())
+    assert not [outcome for outcome in told_of(mcp_patched, "outer") if outcome.startswith("failure")]
+    assert told_of(mcp_patched, f"{mcp_http.name}/toolerr") == ["failure:unclassified"] * 5
+    assert mcp_http.hits == 5
+
+
+def test_a_tool_that_is_mapped_to_a_dependency_shares_its_circuit(mcp_patched: Registry, mcp_http: HttpServer) -> None:
+    settings.use(settings.load(circuits=[{"match": {"tool": "toolerr"}, "dependency": "api.example.com"}]))
+
+    async def run() -> None:
+        async with open_http(mcp_http) as session:
+            await fails(session, 5)
+            body = refused(await session.call_tool("toolerr", {}), "toolerr")
+            assert body["reason"].startswith("api.example.com ")
+
+    asyncio.run(run())
+    assert mcp_patched.get("api.example.com").snapshot().state == "open"
+    assert f"{mcp_http.name}/toolerr" not in names(mcp_patched)
+
+
+@pytest.mark.parametrize(
+    ("match", "circuit"),
+    [
+        ({"dependency": "mcp:127.0.0.1:*"}, "server"),
+        ({"dependency": "mcp:127.0.0.1:*/add"}, "tool"),
+        ({"tool": "add"}, "tool"),
+    ],
+)
+def test_rules_of_the_settings_find_them(
+    match: dict[str, str], circuit: str, mcp_patched: Registry, mcp_http: HttpServer
+) -> None:
+    settings.use(settings.load(circuits=[{"match": match, "failure_threshold": 2}]))
+
+    async def run() -> None:
+        async with open_http(mcp_http) as session:
+            await session.call_tool("add", SUM)
+
+    asyncio.run(run())
+    thresholds = {one.name: one.policy.failure_threshold for one in mcp_patched}
+    assert thresholds[mcp_http.name if circuit == "server" else f"{mcp_http.name}/add"] == 2
+    assert thresholds[f"{mcp_http.name}/add" if circuit == "server" else mcp_http.name] == (
+        2 if match == {"dependency": "mcp:127.0.0.1:*"} else 5
+    )
+
+
 # --- which circuit ----------------------------------------------------------------------------------------------------
 
 
@@ -508,8 +580,12 @@ def test_links_and_calls_are_forgotten(mcp_patched: Registry, mcp_http: HttpServ
         for _ in range(3):
             async with open_http(mcp_http) as session:
                 await session.call_tool("add", SUM)
+                await fails(session, 2)
+                mcp_http.fault("rpc-32603", times=1)
+                with pytest.raises(Exception, match="no"):
+                    await session.call_tool("add", SUM)
+                assert [link.waiting for link in _mcp_link._links.values() if link.waiting] == []
 
     asyncio.run(run())
     gc.collect()
     assert len(_mcp_link._links) == 0
-    assert isinstance(mcp_http, Notes)

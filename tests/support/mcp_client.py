@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from tests.support import mcp_server
-from tests.support.mcp_process import PATIENCE, DeadCommand, HttpServer, StdioServer
+from tests.support.mcp_process import PATIENCE, Command, HttpServer
 
 LINE = int(version("mcp").partition(".")[0])
 """Which of the two lines of the SDK is installed."""
@@ -70,12 +70,13 @@ def open_sse(server: HttpServer, headers: Mapping[str, str] | None = None) -> Op
 
 
 @asynccontextmanager
-async def open_stdio(server: StdioServer | DeadCommand) -> AsyncIterator[Session]:
+async def open_stdio(server: Command) -> AsyncIterator[Session]:
     """A process, over its standard input and output."""
     from mcp import StdioServerParameters
     from mcp.client import stdio
 
-    parameters = StdioServerParameters(command=server.command, args=server.args)
+    environment = server.environment or None
+    parameters = StdioServerParameters(command=server.command, args=server.args, env=environment)
     with open(os.devnull, "w") as nowhere:
         async with _session(stdio.stdio_client(parameters, errlog=nowhere)) as session:
             yield session
@@ -98,7 +99,7 @@ async def open_memory(name: str = "faulty", legacy: bool = False) -> AsyncIterat
 
 
 @asynccontextmanager
-async def open_client(server: HttpServer | StdioServer | DeadCommand) -> AsyncIterator[Session]:
+async def open_client(server: HttpServer | Command) -> AsyncIterator[Session]:
     """``mcp.Client`` of 2.x; in 1.x, which has none, the function that went with it."""
     if not isinstance(server, HttpServer):
         if LINE == 1:
@@ -121,6 +122,19 @@ async def open_client(server: HttpServer | StdioServer | DeadCommand) -> AsyncIt
             opening = streamable_http.streamablehttp_client(server.url)
         async with _session(opening) as session:
             yield session
+
+
+@asynccontextmanager
+async def open_pinned(server: HttpServer) -> AsyncIterator[Session]:
+    """``mcp.Client`` of 2.x with a version that it does not ask for: a call is the first request. 1.x always asks."""
+    if LINE == 1:
+        async with open_http(server) as session:
+            yield session
+        return
+    from mcp.client.client import Client
+
+    async with Client(server.url, mode="2026-07-28") as client:
+        yield client
 
 
 # --- what came of it --------------------------------------------------------------------------------------------------
@@ -155,8 +169,9 @@ def text(result: Any) -> str:
 
 
 def shown(result: Any) -> str:
-    """A result in one line."""
-    return json.dumps(result.model_dump(mode="json", by_alias=True, exclude_none=True), sort_keys=True)
+    """A result in one line; who the server is comes with some of 2.x, and is left out."""
+    whole = result.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"meta"})
+    return json.dumps(whole, sort_keys=True)
 
 
 @dataclass(frozen=True)

@@ -211,19 +211,42 @@ class HttpServer(Notes):
         super().__exit__()
 
 
-class StdioServer(Notes):
-    """A server on standard input and output, which the client starts."""
+class Command(Notes):
+    """What the client starts.
+
+    Attributes:
+        command: the program.
+        name: of its circuit.
+        more: arguments that it does not look at.
+        environment: variables that it does not look at.
+    """
+
+    command = ""
+    name = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more: list[str] = []
+        self.environment: dict[str, str] = {}
+
+    @property
+    def args(self) -> list[str]:
+        """The arguments of `command`."""
+        raise NotImplementedError
+
+
+class StdioServer(Command):
+    """A server on standard input and output."""
 
     name = "mcp:mcp_server"
     command = sys.executable
 
     @property
     def args(self) -> list[str]:
-        """The arguments of `command`."""
-        return [PROGRAM, "stdio", str(self.directory)]
+        return [PROGRAM, "stdio", str(self.directory), *self.more]
 
 
-class DeadCommand(Notes):
+class DeadCommand(Command):
     """A command that notes that it was started and exits at once."""
 
     name = "mcp:sh"
@@ -231,5 +254,4 @@ class DeadCommand(Notes):
 
     @property
     def args(self) -> list[str]:
-        """The arguments of `command`."""
-        return ["-c", f"echo spawn $$ >> '{self.directory}/log'; exit 1"]
+        return ["-c", f"echo spawn $$ >> '{self.directory}/log'; exit 1", "sh", *self.more]
