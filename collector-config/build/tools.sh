@@ -3,7 +3,8 @@
 # Prometheus, Alertmanager and Redis where it may. What is there already is left alone.
 #   tools.sh              all of it
 #   tools.sh collector    only the Collector
-# TOOLS_DIR: where to put it (default: .tools at the root). GOFLAGS=-p=1 builds with one core.
+# TOOLS_DIR: where to put it (default: .tools at the root). GOFLAGS=-p=1 builds with one core. POLICY_RC_D: another path
+# for Debian's policy-rc.d, for the tests of this script.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -19,7 +20,7 @@ collector() {
     if [[ -x $binary && $(cat "$binary.key" 2>/dev/null) == "$key" ]]; then
         return
     fi
-    command -v go >/dev/null || fail "no go, which builds the Collector: install Go 1.25 or newer (https://go.dev/dl)," \
+    command -v go >/dev/null || fail "no go, which builds the Collector: install Go 1.26 or newer (https://go.dev/dl)," \
         "or run otelcol-contrib 0.161.0 with collector-config/otelcol.yaml"
     local version work proxy
     version=$(sed -n 's/^  version: //p' "$manifest")
@@ -43,7 +44,7 @@ collector() {
 # Debian starts a service when its package is installed, unless policy-rc.d forbids it, and again at the next boot, unless
 # it is disabled. Here they are only programs.
 packages() {
-    local missing=() package as_root=() policy=/usr/sbin/policy-rc.d ours= failed=
+    local missing=() package as_root=() policy=${POLICY_RC_D:-/usr/sbin/policy-rc.d} ours= failed=
     command -v prometheus >/dev/null && command -v promtool >/dev/null || missing+=(prometheus)
     { command -v prometheus-alertmanager || command -v alertmanager; } >/dev/null && command -v amtool >/dev/null ||
         missing+=(prometheus-alertmanager)
