@@ -41,16 +41,18 @@ class Call:
         link: the connection.
         session: whose they are.
         doomed: the connection was broken before this call began.
+        charged: its result was charged to the tool.
         exchanges: how they fared, by JSON-RPC id; ``None`` while nothing has been seen of one.
     """
 
-    __slots__ = ("doomed", "exchanges", "link", "session")
+    __slots__ = ("charged", "doomed", "exchanges", "link", "session")
 
     def __init__(self, link: Link, session: Any) -> None:
         self.link = link
         self.session = session
         self.exchanges: dict[Any, Exchange | None] = {}
         self.doomed = link.broken
+        self.charged = False
 
     def next_id(self) -> None:
         """What this session sends next is this call's: note the id that it will have."""

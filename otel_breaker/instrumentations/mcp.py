@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from otel_breaker import _guard, _log, keys
 from otel_breaker._admission import QUIET
-from otel_breaker._frames import CIRCUIT, FRAME, Frame, Site
+from otel_breaker._frames import CIRCUIT, FRAME, INNER, Frame, Site, charged, live
 from otel_breaker._registry import registry
 from otel_breaker.circuit import Circuit
 from otel_breaker.errors import CircuitOpenError
@@ -82,6 +82,8 @@ async def call_tool(wrapped: Any, session: Any, args: Any, kwargs: Any) -> Any:
         CALL.reset(token)
         call.over()
     _mcp_connect.answered(link)
+    if call.charged and (around := live(FRAME.get())) is not None:
+        around[INNER] = "charged"  # its tool has been: that the server answered is not the last word
     return result
 
 
@@ -186,7 +188,11 @@ def _answered(frame: Frame, result: Any) -> Outcome:
 
 
 def _judge(frame: Frame, result: Any) -> Outcome | None:
-    return _mcp_outcomes.of_result(result, frame[CIRCUIT].policy.unclassified)
+    outcome = _mcp_outcomes.of_result(result, frame[CIRCUIT].policy.unclassified)
+    call = CALL.get()
+    if call is not None and outcome is not None:
+        call.charged = charged(outcome)
+    return outcome
 
 
 def _explain_server(frame: Frame, error: BaseException) -> Outcome | None:

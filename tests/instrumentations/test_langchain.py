@@ -670,6 +670,36 @@ def test_a_tool_that_recovers_from_its_vendors_failure_is_well(way: Way, on: Reg
     assert outcomes(on.get("search")) == {"success": 1}  # type: ignore[arg-type]
 
 
+def test_what_an_mcp_tool_was_charged_for_is_not_charged_to_the_langchain_tool_around_it(
+    mcp_patched: Registry, mcp_http: Any
+) -> None:
+    """As `langchain-mcp-adapters` calls it: an ``isError`` becomes a message with status ``error``, or an exception."""
+    from tests.support.mcp_client import is_error, open_http, text
+
+    async def run(raises: bool) -> list[Any]:
+        async def remote(q: str = "x") -> Any:
+            async with open_http(mcp_http) as session:
+                result = await session.call_tool("toolerr", {})
+            if raises and is_error(result):
+                raise ToolException(text(result))
+            return ToolMessage(text(result), tool_call_id="c1", status="error" if is_error(result) else "success")
+
+        called = StructuredTool.from_function(coroutine=remote, name="remote", description="Remote.")
+        said = []
+        for _ in range(3):
+            try:
+                said.append(await called.ainvoke(tool_call("remote")))
+            except ToolException as error:
+                said.append(error)
+        return said
+
+    first, second = asyncio.run(run(False)), asyncio.run(run(True))
+    assert [type(one) for one in first + second] == [ToolMessage] * 3 + [ToolException] * 3
+    assert mcp_http.hits == 5
+    assert outcomes(mcp_patched.get("remote")) == {"neutral": 6}  # type: ignore[arg-type]
+    assert reasons(mcp_patched.get(f"{mcp_http.name}/toolerr")) == {"unclassified": 5}  # type: ignore[arg-type]
+
+
 # --- kinds of tools ---------------------------------------------------------------------------------------------------
 
 
