@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from grafana import _alerts, _rules
+from grafana import _alerts, _dashboards, _rules
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
-SOURCES: Final[tuple[Callable[[str], dict[str, str]], ...]] = (_rules.outputs,)
+SOURCES: Final[tuple[Callable[[str], dict[str, str]], ...]] = (_rules.outputs, _dashboards.outputs)
 """Functions of Grafana's address that give path -> text."""
 
 
