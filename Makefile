@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 BENCH := $(VENV)/bench
 
 .DEFAULT_GOAL := test
-.PHONY: bench demo test tools
+.PHONY: bench demo stack test tools
 
 # pytest's own line comes last: what stands there is the result.
 test: $(VENV)/.dev
@@ -21,6 +21,10 @@ demo: $(VENV)/.package
 # For the page path: the Collector, built once (minutes), and Debian's Prometheus, Alertmanager and Redis.
 tools:
 	collector-config/build/tools.sh
+
+# The page path from real servers on loopback: a page opens and resolves.
+stack: $(VENV)/.package tools
+	$(BIN)/python -m tests.support.show_page
 
 # The peers get an environment of their own. ARGS: --json FILE, --seconds N, --only TEXT.
 bench: $(BENCH)/.ready
