@@ -1,6 +1,7 @@
 """`make stack`: an agent's vendor goes down, a person is paged, the vendor comes back, the page resolves.
 
-All from real servers. Cooldowns, exports and evaluations are shortened to seconds; everything else is as committed. Nothing is left running.
+All from real servers. Cooldowns, exports and evaluations are shortened to seconds; everything else is as committed.
+Nothing is left running.
 """
 
 from __future__ import annotations
