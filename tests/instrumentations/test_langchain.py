@@ -621,6 +621,26 @@ def test_a_refusal_that_the_body_wraps_still_becomes_the_answer(
     assert srv.hits == 5
 
 
+def test_with_on_open_raise_what_the_body_made_of_a_refusal_is_raised_as_the_same_object(
+    way: Way, on: Registry, srv: Script, configure: Callable[..., None]
+) -> None:
+    configure(on_open="raise")
+    srv.reply(503, times=None)
+    for _ in range(5):
+        requests.get(srv.url(), timeout=5)
+    own = RuntimeError("no luck")
+
+    def wrapping(_: str) -> Any:
+        try:
+            return requests.get(srv.url(), timeout=5).text
+        except requests.RequestException as error:
+            raise own from error
+
+    with pytest.raises(RuntimeError) as caught:
+        way.call(way.tool(Body(wrapping)))
+    assert caught.value is own
+
+
 def test_what_a_tool_makes_of_a_refusal_itself_is_left_alone(way: Way, on: Registry, srv: Script) -> None:
     srv.reply(503, times=None)
     for _ in range(5):
