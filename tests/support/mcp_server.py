@@ -159,7 +159,7 @@ def stand_in(mode: str, request_id: object) -> tuple[int, bytes, str, dict[str, 
         "badshape": (200, rpc(result={"content": "not-a-list"}), document, {}),
         "badschema": (200, rpc(result=result | {"structuredContent": {"result": "NaN"}}), document, {}),
         "noschema": (200, rpc(result=result), document, {}),
-        "r202": (202, b"", text, {}),
+        "r202": (202, b"", document, {}),
         "redirect": (302, b"", text, {"location": "http://localhost:1/login?secret=S3CRET"}),
     }.get(mode)
 
