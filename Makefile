@@ -26,6 +26,10 @@ tools:
 stack: $(VENV)/.package tools
 	$(BIN)/python -m tests.support.show_page
 
+# The page path on loopback, from an outage to a page and its resolve. ARGS: --keep, --cooldown SECONDS.
+stack: $(VENV)/.package tools
+	$(BIN)/python -m tests.support.page_path $(ARGS)
+
 # The peers get an environment of their own. ARGS: --json FILE, --seconds N, --only TEXT.
 bench: $(BENCH)/.ready
 	$(BENCH)/bin/python -m tests.benchmarks $(ARGS)

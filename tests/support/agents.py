@@ -120,5 +120,5 @@ class Agent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        if error is not None:
+        if isinstance(error, Exception):
             print(f"--- {self.service}: {len(self.steps)} calls\n{self.complaints}", file=sys.stderr)

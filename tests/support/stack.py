@@ -192,7 +192,7 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        if error is not None:
+        if isinstance(error, Exception):
             print(f"--- {self.name}: {self.log}\n{self.tail()}", file=sys.stderr)
 
 
