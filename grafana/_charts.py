@@ -173,33 +173,36 @@ def reasons(where: str = "", window: str = WINDOW) -> str:
 
 
 def _moves(where: str, which: str, by: str) -> str:
-    return f"sum by ({by}) (increase({select('otel_breaker_transitions_total', where, which)}[{WINDOW}]))"
+    # Whole numbers, which `increase` does not give. The series of these moves are born at 0.
+    moves = select("otel_breaker_transitions_total", where, which)
+    return f"sum{f' by ({by}) ' if by else ''}(clamp_min({moves} - {moves} offset {WINDOW}, 0))"
 
 
-def openings(where: str = "", by: str = "service_name, otel_breaker_name") -> str:
+def openings(where: str = "", by: str = BY) -> str:
     """Episodes begun."""
     return _moves(where, _OPENED, by)
 
 
-def probes_failed(where: str = "", by: str = "otel_breaker_name") -> str:
+def probes_failed(where: str = "", by: str = "") -> str:
     """Probes that left the circuit open."""
     return _moves(where, _FAILED, by)
 
 
-def probes_closed(where: str = "", by: str = "otel_breaker_name") -> str:
+def probes_closed(where: str = "", by: str = "") -> str:
     """Probes that closed it."""
     return _moves(where, _CLOSED, by)
 
 
-def probes_started(where: str = "") -> str:
-    """Calls let through as probes."""
-    probe = 'otel_breaker_decision="probe"'
-    return f"sum(increase({select('otel_breaker_admissions_total', where, probe)}[{WINDOW}]))"
+def episodes(above: int, up_to: int | None, where: str = "") -> str:
+    """Finished episodes within the time range that lasted between two bounds of the histogram, seconds."""
 
+    def within(bound: int | None) -> str:
+        # Prometheus 3 may write `60` as `60.0`.
+        le = f'le=~"{bound}([.]0)?"' if bound is not None else 'le="+Inf"'
+        selector = select("otel_breaker_open_duration_seconds_bucket", where, le)
+        return f"sum(clamp_min({selector} - ({selector} offset {RANGE} or {selector} * 0), 0))"
 
-def episodes(where: str = "") -> str:
-    """Finished episodes within the time range, by length."""
-    return grown("le", select("otel_breaker_open_duration_seconds_bucket", where), RANGE)
+    return f"{within(up_to)} - {within(above)}" if above else within(up_to)
 
 
 def credentials(kind: str, where: str = "") -> str:

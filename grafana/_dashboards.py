@@ -28,7 +28,7 @@ from ._theme import AMBER, BLUE, GREY, PINK, RED
 
 SERVICES: Final = 'deployment_environment_name=~"$environment",service_namespace=~"$namespace",service_name=~"$service"'
 WHERE: Final = f'{SERVICES},otel_breaker_name=~"$circuit"'
-WHO: Final = "{{service_name}} / {{otel_breaker_name}}"
+WHO: Final = "{{otel_breaker_name}} - {{service_name}} {{deployment_environment_name}}"
 REPLICA: Final = "{{service_name}} …{{replica}}"
 TAG: Final = "otel-breaker"
 
@@ -70,7 +70,7 @@ def _now() -> list[Json]:
         "Now",
         [
             stat(
-                1, "Open",
+                1, "Open now",
                 "Circuits that are open or half open in at least one replica. 0 is normal. "
                 "'no telemetry' is not 0: nothing reports.",
                 query(charts.open_names(WHERE), now=True), unit="none", thresholds=alarm, decimals=0, solid=True,
@@ -83,7 +83,8 @@ def _now() -> list[Json]:
             stat(
                 3, "Refused",
                 "Calls a second that breakers refuse. Each got an answer at once instead of a time-out.",
-                query(charts.refused(WHERE)), unit="cps", thresholds=steps(AMBER),
+                query(charts.refused(WHERE)), unit="cps", thresholds=steps(BLUE, (0.0001, AMBER)),
+                decimals=2,
             ),
             stat(
                 4, "Waiting spared",
@@ -136,23 +137,26 @@ def _worst_first() -> list[Json]:
     values = [(f"Value #{chr(ord('A') + number)}", title) for number, title in enumerate(shown)]
     labels = list(_COLUMNS.items())
     awaiting = {"type": "range", "options": {"from": 1, "to": 1e9, "result": {"text": "waits for a call", "index": 1}}}
+    none = [theme.words((0, "-", "text"))]
     fill = {"type": "color-background", "mode": "basic"}
     text = {"type": "color-text"}
     overrides = [
-        column("Circuit", 240, links=[FROM_ROW]),
+        column("Circuit", 220, links=[FROM_ROW]),
+        column("State", 100, mappings=theme.STATES, custom_cellOptions=fill, custom_align="left"),
         column("Service", 150),
-        column("State", 120, mappings=theme.STATES, custom_cellOptions=fill),
-        column("Open for", 110, unit="s", decimals=0),
+        column("Open for", 95, unit="s", decimals=0, mappings=none),
         column(
-            "Cooldowns", 110, decimals=0, custom_cellOptions=text,
+            "Cooldowns", 95, decimals=0, custom_cellOptions=text, mappings=none,
             thresholds={"mode": "absolute", "steps": steps("text", (1, AMBER), (2, RED))},
         ),
-        column("Probe", 140, mappings=[theme.words((0, "-", "text")), awaiting]),
-        column("Open in", 90, decimals=0),
-        column("Replicas", 90, decimals=0),
-        column("Refused", 100, unit="cps"),
-        column("Failed calls", 110, decimals=0),
-        column("Last seen", 110, unit="s", decimals=0),
+        column("Probe", 120, mappings=[*none, awaiting], custom_align="left"),
+        column("Open in", 75, decimals=0, mappings=none),
+        column("Replicas", 80, decimals=0),
+        column("Refused", 90, unit="cps", decimals=2, mappings=none),
+        column("Failed calls", 100, decimals=0, mappings=none),
+        column("Last seen", 90, unit="s", decimals=0),
+        column("Environment", 110),
+        column("Namespace", 100),
     ]  # fmt: skip
     return row(
         101,
@@ -165,7 +169,8 @@ def _worst_first() -> list[Json]:
                 "Open in: replicas that hold it open. Failed calls: in this time range. "
                 "'no telemetry': it reported in this time range and does not any more.",
                 [query(expr, now=True, table=True) for expr in asked],
-                size=(24, 9), columns=[*labels[:2], *values, *labels[2:]], worst="Open for", overrides=overrides,
+                size=(24, 10), columns=[labels[0], values[0], *labels[1:], *values[1:]],
+                worst="Open for", overrides=overrides,
             ),
         ],
     )  # fmt: skip
@@ -201,14 +206,15 @@ def _overview() -> list[Json]:
             "Cooldowns that ran out with the circuit not closed. At 2 (dashed) it pages. "
             "Circuits that outlived none in this time range are left out.",
             [query(charts.cooldowns_over_time(WHERE), WHO)],
-            unit="none", size=(12, 8), stairs=True, decimals=0, line=True, empty=quiet, links=[FROM_SERIES],
+            unit="none", size=(12, 9), stairs=True, decimals=0, line=True, empty=quiet, links=[FROM_SERIES],
+            legend=("max",),
         ),
         series(
             14, "Calls that would be hanging",
             "Seconds of waiting spared a second, by service: how many calls would be waiting for a dead dependency "
             "at this moment. An estimate, by what the last failures cost.",
             [query(charts.calls_not_waiting(WHERE), "{{service_name}}")],
-            unit="none", size=(12, 8), stacked=True, decimals=1,
+            unit="none", size=(12, 9), stacked=True, decimals=1, legend=("max",),
         ),
     ]  # fmt: skip
     why = [
@@ -216,7 +222,8 @@ def _overview() -> list[Json]:
             15, "Why: failures by reason",
             "Failures charged to circuits, by reason, within each window. What opens a circuit stands here first.",
             [query(charts.reasons(WHERE), "{{error_type}}")],
-            unit="none", size=(12, 8), bars=True, stacked=True, decimals=0, aside=True,
+            unit="none", size=(12, 9), colors=theme.REASON, bars=True, stacked=True, decimals=0, aside=True,
+            legend=("max",),
             empty="no failure was charged in this time range, or nothing reports: see Processes reporting",
         ),
         series(
@@ -224,7 +231,7 @@ def _overview() -> list[Json]:
             "Circuits that left closed, within each window and over all replicas. "
             "Many in a row from one circuit: it is flapping.",
             [query(charts.openings(WHERE), WHO)],
-            unit="none", size=(12, 8), bars=True, stacked=True, decimals=0, legend=("max",), links=[FROM_SERIES],
+            unit="none", size=(12, 9), bars=True, stacked=True, decimals=0, legend=("max",), links=[FROM_SERIES],
         ),
     ]  # fmt: skip
     telemetry = [
@@ -232,7 +239,7 @@ def _overview() -> list[Json]:
             17, "Processes reporting, by service",
             "Processes whose circuits are seen. A fall without a deployment is lost telemetry.",
             [query(charts.processes_over_time(WHERE), "{{service_name}}")],
-            unit="none", size=(8, 7), stairs=True, decimals=0, legend=("lastNotNull",),
+            unit="none", size=(8, 7), stairs=True, decimals=0, legend=(),
         ),
         series(
             18, "Credentials refused",
@@ -242,17 +249,17 @@ def _overview() -> list[Json]:
                 query(charts.credentials("throttled", WHERE), "throttled"),
                 query(charts.revocations(WHERE), "revoked"),
             ],
-            unit="none", size=(8, 7), colors=theme.CREDENTIALS, stairs=True, decimals=0, legend=("max",),
+            unit="none", size=(8, 7), colors=theme.CREDENTIALS, stairs=True, decimals=0, legend=(),
         ),
         series(
             19, "Circuits held, and store errors",
             "Circuits in the registries of all processes, with those of credentials and unused ones. "
             "Store errors a second: the shared store is away, circuits go on by local state.",
             [
-                query(charts.registered(SERVICES), "{{service_name}}: circuits"),
-                query(charts.store_errors(SERVICES), "{{service_name}}: store errors/s"),
+                query(charts.registered(SERVICES), "{{service_name}}"),
+                query(charts.store_errors(SERVICES), "{{service_name}} store errors/s"),
             ],
-            unit="none", size=(8, 7), stairs=True, legend=("lastNotNull",),
+            unit="none", size=(8, 7), stairs=True, legend=(),
         ),
     ]  # fmt: skip
     return place(
@@ -272,8 +279,8 @@ def _overview() -> list[Json]:
 
 def _circuit_now() -> list[Json]:
     waits = [
-        theme.words((0, "not due", BLUE)),
-        {"type": "range", "options": {"from": 1, "to": 1e9, "result": {"text": "waits for a call", "color": AMBER}}},
+        theme.words((0, "no", BLUE)),
+        {"type": "range", "options": {"from": 1, "to": 1e9, "result": {"text": "yes", "color": AMBER, "index": 1}}},
     ]
     return row(
         200,
@@ -304,9 +311,9 @@ def _circuit_now() -> list[Json]:
                 decimals=0, thresholds=steps(BLUE, (1, AMBER)),
             ),
             stat(
-                5, "Probe",
-                "'waits for a call': a cooldown is over and nobody has called since, so nothing has tried. "
-                "Open for long and 'not due': probes are failing.",
+                5, "Waits for a call",
+                "yes: a cooldown is over and nobody has called since, so nothing has tried whether it works again. "
+                "Open for long and no: probes are failing.",
                 query(f"sum({queries.awaiting(WHERE)})", now=True), unit="none", thresholds=steps(BLUE),
                 mappings=waits,
             ),
@@ -346,25 +353,24 @@ def _circuit() -> list[Json]:
             10, "Cooldowns elapsed, and the line that pages",
             "Of each replica. At 2 (dashed) it pages. It never falls within an episode.",
             [query(charts.by_replica("otel_breaker_cooldowns_elapsed", WHERE), REPLICA)],
-            unit="none", size=(8, 8), stairs=True, decimals=0, line=True, legend=("max",),
+            unit="none", size=(8, 8), stairs=True, decimals=0, line=True, legend=(),
         ),
         series(
             11, "Time to the next probe",
             "What is left of the cooldown, of each replica. The ladder is 30 s, 1 min, 5 min, 15 min unless set "
             "otherwise, or what Retry-After asked for.",
             [query(charts.by_replica("otel_breaker_cooldown_remaining_seconds", WHERE), REPLICA)],
-            unit="s", size=(8, 8), legend=("max",),
+            unit="s", size=(8, 8), legend=(),
         ),
         series(
             12, "Probes",
-            "Probes started, those that left the circuit open, and those that closed it, within each window. "
-            "One that is neither was neutral or is still running.",
+            "Probes that left the circuit open, and those that closed it, within each window and over all replicas. "
+            "One that is neither was neutral.",
             [
-                query(charts.probes_started(WHERE), "started"),
-                query(charts.probes_failed(WHERE, "otel_breaker_name"), "failed"),
-                query(charts.probes_closed(WHERE, "otel_breaker_name"), "closed the circuit"),
+                query(charts.probes_failed(WHERE), "failed"),
+                query(charts.probes_closed(WHERE), "closed the circuit"),
             ],
-            unit="none", size=(8, 8), colors=theme.PROBES, bars=True, decimals=0, legend=("max",),
+            unit="none", size=(8, 8), colors=theme.PROBES, bars=True, stacked=True, decimals=0, legend=(),
         ),
     ]  # fmt: skip
     why = [
@@ -372,13 +378,14 @@ def _circuit() -> list[Json]:
             15, "Why: failures by reason",
             "Failures charged to this circuit, by reason, within each window.",
             [query(charts.reasons(WHERE), "{{error_type}}")],
-            unit="none", size=(12, 8), bars=True, stacked=True, decimals=0, aside=True,
+            unit="none", size=(12, 8), colors=theme.REASON, bars=True, stacked=True, decimals=0, aside=True,
+            legend=("max",),
             empty="no failure was charged in this time range, or nothing reports: see Replicas reporting",
         ),
         bars(
             16, "Failures in this time range",
             "How often each reason was charged.",
-            query(charts.reasons(WHERE, charts.RANGE), "{{error_type}}", now=True),
+            [query(charts.reasons(WHERE, charts.RANGE), "{{error_type}}", now=True)],
             unit="none", size=(6, 8), color=RED,
             empty="no failure was charged in this time range, or nothing reports: see Replicas reporting",
         ),
@@ -394,9 +401,13 @@ def _circuit() -> list[Json]:
     more = [
         bars(
             18, "Finished episodes, by length",
-            "How long the circuit stayed away from closed; each bar counts the episodes up to that length, "
-            "and so those of the bars before it.",
-            query(charts.episodes(WHERE), "{{le}} s", now=True, heatmap=True),
+            "How often, in this time range and over all replicas, the circuit closed again after being away that long.",
+            [
+                query(charts.episodes(0, 60, WHERE), "up to 1 min", now=True),
+                query(charts.episodes(60, 300, WHERE), "1 to 5 min", now=True),
+                query(charts.episodes(300, 900, WHERE), "5 to 15 min", now=True),
+                query(charts.episodes(900, None, WHERE), "over 15 min", now=True),
+            ],
             unit="none", size=(12, 8), color=BLUE, empty="no episode ended in this time range",
         ),
         series(
@@ -407,7 +418,7 @@ def _circuit() -> list[Json]:
                 query(charts.credentials("throttled", WHERE), "throttled"),
                 query(charts.revocations(WHERE), "revoked"),
             ],
-            unit="none", size=(12, 8), colors=theme.CREDENTIALS, stairs=True, decimals=0, legend=("max",),
+            unit="none", size=(12, 8), colors=theme.CREDENTIALS, stairs=True, decimals=0, legend=(),
         ),
     ]  # fmt: skip
     return place(
@@ -485,7 +496,9 @@ _BUILT_IN: Final[Json] = {
 }  # fmt: skip
 
 
-def _dashboard(uid: str, title: str, description: str, panels: list[Json], annotations: list[Json], one: bool) -> Json:
+def _dashboard(
+    uid: str, title: str, description: str, panels: list[Json], annotations: list[Json], one: bool, since: str
+) -> Json:
     return {
         "annotations": {"list": [_BUILT_IN, *annotations]},
         "description": description,
@@ -505,7 +518,7 @@ def _dashboard(uid: str, title: str, description: str, panels: list[Json], annot
         "schemaVersion": 42,
         "tags": [TAG, "circuit-breaker", "genai"],
         "templating": {"list": _variables(one)},
-        "time": {"from": "now-3h", "to": "now"},
+        "time": {"from": since, "to": "now"},
         "timepicker": {},
         "timezone": "browser",
         "title": title,
@@ -529,6 +542,7 @@ def overview() -> Json:
             ),
         ],
         one=False,
+        since="now-3h",
     )  # fmt: skip
 
 
@@ -536,6 +550,8 @@ def circuit() -> Json:
     """One circuit."""
     by = "otel_breaker_name"
     past = f"max by (service_name, {by}) ({queries.fresh('otel_breaker_cooldowns_elapsed', WHERE)}) >= 2"
+    opened = f"{charts.openings(WHERE, 'service_name')} > 0"
+    closed = f"{charts.probes_closed(WHERE, 'service_name')} > 0"
     return _dashboard(
         CIRCUIT_UID,
         "Circuit breakers: one circuit",
@@ -545,11 +561,11 @@ def circuit() -> Json:
             _annotation(
                 "Past two cooldowns", past, "{{otel_breaker_name}} past two cooldowns", "pages: {{service_name}}", GREY
             ),
-            _annotation("Opened", f"{charts.openings(WHERE)} > 0", "opened", "in {{service_name}}", RED),
-            _annotation("Closed", f"{charts.probes_closed(WHERE, f'service_name, {by}')} > 0", "closed by a probe",
-                        "in {{service_name}}", BLUE),
+            _annotation("Opened", opened, "opened", "in {{service_name}}", RED),
+            _annotation("Closed", closed, "closed by a probe", "in {{service_name}}", BLUE),
         ],
         one=True,
+        since="now-1h",
     )  # fmt: skip
 
 

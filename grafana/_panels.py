@@ -17,13 +17,13 @@ LINE: Final = [{"value": None, "color": "transparent"}, {"value": 2, "color": "#
 """Thresholds that draw the page line."""
 
 
-def query(expr: str, legend: str = "", *, now: bool = False, table: bool = False, heatmap: bool = False) -> Json:
+def query(expr: str, legend: str = "", *, now: bool = False, table: bool = False) -> Json:
     """A query: over the time range, or of its end (``now``). The panel gives it its letter."""
     return {
         "datasource": PROMETHEUS,
         "editorMode": "code",
         "expr": expr,
-        "format": "table" if table else "heatmap" if heatmap else "time_series",
+        "format": "table" if table else "time_series",
         "instant": now,
         "legendFormat": legend or "__auto",
         "range": not now,
@@ -169,8 +169,9 @@ def series(
     custom: Json = {
         "drawStyle": "bars" if bars else "line",
         "lineInterpolation": "stepAfter" if stairs else "linear",
-        "lineWidth": 1,
-        "fillOpacity": 80 if bars else 25 if stacked else 5,
+        # A line around a stacked series that is 0 would lie on top of those below it.
+        "lineWidth": 0 if stacked and not bars else 1,
+        "fillOpacity": 80 if bars or stacked else 5,
         "showPoints": "never",
         "spanNulls": False,
         "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
@@ -190,8 +191,7 @@ def series(
     }
     if decimals is not None:
         defaults["decimals"] = decimals
-    if line:
-        custom["axisSoftMax"] = 3
+        custom["axisSoftMax"] = 3 if line else 1
     options = {
         "legend": {
             "calcs": list(legend),
@@ -211,7 +211,7 @@ def bars(
     number: int,
     title: str,
     description: str,
-    one: Json,
+    queries: Sequence[Json],
     *,
     unit: str,
     size: tuple[int, int],
@@ -241,7 +241,7 @@ def bars(
         "sizing": "auto",
         "valueMode": "color",
     }
-    return _panel("bargauge", number, title, description, size, [one], defaults, options)
+    return _panel("bargauge", number, title, description, size, queries, defaults, options)
 
 
 def column(title: str, width: int = 0, **properties: Any) -> Json:

@@ -45,7 +45,29 @@ DECISION: Final = {
     "throttled": GREEN,
     "would_reject": GREY,
 }
-PROBES: Final = {"started": SKY, "failed": RED, "closed the circuit": BLUE}
+PROBES: Final = {"failed": RED, "closed the circuit": BLUE}
+REASON: Final = {
+    "connection_refused": SKY,
+    "connection_reset": BLUE,
+    "connection_error": "#9AD0F5",
+    "dns_error": "#005B8F",
+    "tls_error": "#7B9EB8",
+    "connect_timeout": AMBER,
+    "read_timeout": "#F5C85B",
+    "timeout": "#B87F00",
+    "deadline_exceeded": "#8A5F00",
+    "server_error": RED,
+    "overloaded": "#FF9D5C",
+    "malformed_output": YELLOW,
+    "truncated_output": "#C9BE2E",
+    "rejected_output": "#8F8720",
+    "throttled": PINK,
+    "quota_exhausted": "#8E4A70",
+    "tool_error": GREEN,
+    "probe_lapsed": GREY,
+    "unclassified": "#C4C4C4",
+}
+"""Blue: no connection. Amber: too slow. Red: the vendor says so. Yellow: what came is broken."""
 CREDENTIALS: Final = {"paused": RED, "throttled": PINK, "revoked": AMBER}
 
 NO_TELEMETRY: Final = "no telemetry"
