@@ -22,13 +22,13 @@ demo: $(VENV)/.package
 tools:
 	collector-config/build/tools.sh
 
-# The page path from real servers on loopback: a page opens and resolves.
-stack: $(VENV)/.package tools
-	$(BIN)/python -m tests.support.show_page
-
-# The page path on loopback, from an outage to a page and its resolve. ARGS: --keep, --cooldown SECONDS.
+# The page path from real servers on loopback: a page opens and resolves. ARGS: --keep, --cooldown SECONDS.
 stack: $(VENV)/.package tools
 	$(BIN)/python -m tests.support.page_path $(ARGS)
+
+# Draws docs/img/dashboard-*.png with Grafana's own components; needs node, npm and chromium. ARGS: --prometheus URL.
+preview: $(VENV)/.dev
+	$(BIN)/python -m grafana.preview.run $(ARGS)
 
 # The peers get an environment of their own. ARGS: --json FILE, --seconds N, --only TEXT.
 bench: $(BENCH)/.ready

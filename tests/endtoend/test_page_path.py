@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from tests.collector import exported
-from tests.support import stack
+from tests.support import panels, stack
 from tests.support.agents import Agent, Vendor
 from tests.support.otlp import Log, Receiver
 from tests.support.pagerduty import Incident
@@ -384,6 +384,19 @@ def test_names_and_labels_are_those_of_the_page_B72(calm: Play) -> None:
     assert {one["__name__"] for one in series} == set(committed)
     for one in series:
         assert set(one) - {"__name__"} <= committed[one["__name__"]], one
+
+
+def test_every_query_of_the_dashboards_has_an_answer(calm: Play) -> None:
+    """As somebody sees it who opens them when the last page has come."""
+    silent = panels.unanswered(
+        calm.prometheus.url,
+        end=calm.seen["killed"],
+        span=calm.seen["killed"] - calm.seen["down"] + 10,
+        every=1,
+        marker='otel_breaker_cooldowns_elapsed{service_name="doomed"}',
+    )
+    assert silent == []
+    assert len(panels.every_query()) > 60
 
 
 def test_agents_had_nothing_to_complain_about(calm: Play) -> None:
