@@ -122,6 +122,7 @@ def test_SIGTERM_exports_also_where_the_event_loop_gets_it(room: Room, waits: st
 
 
 def test_a_forked_child_is_a_worker_of_its_own(room: Room) -> None:
+    """Python 3.12 starts no thread at its end, and gevent looks a host up in one: there the child flushes by hand."""
     parent, child = room.run(
         PATCH
         + textwrap.dedent("""
@@ -131,6 +132,9 @@ def test_a_forked_child_is_a_worker_of_its_own(room: Room) -> None:
         if not pid:
             with gevent.Timeout(15):
                 job.say(gevent.spawn(job.report, URL).get())
+            if sys.version_info[:2] == (3, 12):
+                import otel_breaker
+                assert otel_breaker.flush()
             sys.exit()
         os.waitpid(pid, 0)
         """)

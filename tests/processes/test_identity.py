@@ -64,13 +64,13 @@ def test_B69_three_forked_workers_have_an_id_each_for_life_and_one_writer_for_ev
     assert sorted(room.admissions().values(), key=repr) == [NUMBERS] * 4
     everything = [*room.receiver.points, *room.receiver.spans, *room.receiver.logs]
     assert {one.resource["service.instance.id"] for one in everything} == set(room.admissions())
-    # One writer: the numbers of a series never fall, and each worker's flushes are one series that grows.
+    # One writer: the numbers of a series never fall, and each worker's three flushes and its end are of one series.
     grown: dict[str, list[float]] = {}
     for point in room.receiver.points:
         if point.name == "otel_breaker.admissions" and point.attributes["otel_breaker.decision"] == "admitted":
             grown.setdefault(str(point.resource["service.instance.id"]), []).append(point.value)
     assert all(values == sorted(values) for values in grown.values())
-    assert sorted(len(values) for values in grown.values())[1:] == [4, 4, 4]
+    assert sum(len(values) >= 4 for values in grown.values()) == 3
 
 
 @pytest.mark.parametrize(

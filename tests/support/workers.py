@@ -99,6 +99,7 @@ class Room:
         defaults = {
             "OTEL_BREAKER_FAILURE_THRESHOLD": str(THRESHOLD),
             "OTEL_SERVICE_NAME": "agent",
+            "PYTHONWARNINGS": "ignore:This process:DeprecationWarning",  # fork beside threads, Python 3.12 and later
             "OTEL_METRIC_EXPORT_INTERVAL": "600000",
             "OTEL_BSP_SCHEDULE_DELAY": "600000",
             "OTEL_BLRP_SCHEDULE_DELAY": "600000",
