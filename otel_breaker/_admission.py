@@ -28,6 +28,7 @@ from ._frames import (
     refused,
 )
 from ._log import fault
+from ._threads import AT_ONCE
 from .circuit import VOID, Circuit
 from .core.events import Refused
 from .errors import CircuitOpenError
@@ -92,7 +93,10 @@ def _admit(
     if tool is not None and tool.tool is not None and tool.tool not in circuit.stats.tools:
         circuit.stats.used_by(tool.tool)
     if permit is not None:
-        circuit.stats.admitted += 1
+        if AT_ONCE:
+            circuit.stats.decide("admitted")
+        else:
+            circuit.stats.admitted += 1
         if circuit.quotas is not None:
             quota = _settling.closed_quota(circuit, credential)
     else:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import _bindings, stats
+from . import _bindings, _threads
 
 if TYPE_CHECKING:
     from ._registry import Registry
@@ -25,7 +25,7 @@ def watch(registry: Callable[[], Registry]) -> None:
 
 
 def _renew(registry: Registry) -> None:
-    stats.LOCK = threading.Lock()
+    _threads.MARKS = threading.RLock()
     frames: Any = sys.modules.get("otel_breaker._frames")
     if frames is not None:
         # A call that the parent was in the middle of is the parent's: what the child calls is no attempt of it.

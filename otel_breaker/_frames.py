@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, Final
 
+from . import _threads
 from .circuit import VOID, Circuit
 from .classify._chain import attribute
 from .core.events import SLOW_RATE
@@ -221,9 +222,9 @@ def facts(
 
 def mark(error: BaseException, circuit: Circuit) -> None:
     """Remember on the exception that it was charged or refused, and by which circuit."""
-    charges[0] += 1
+    number = _threads.next_of(charges)
     try:
-        setattr(error, MARKED, (charges[0], circuit.key))
+        setattr(error, MARKED, (number, circuit.key))
     except Exception:  # an exception without room for attributes: the frame's last inner call still tells
         return
 

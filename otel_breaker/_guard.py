@@ -38,6 +38,7 @@ from ._frames import (
     owner_of,
 )
 from ._log import fault
+from ._threads import AT_ONCE
 from .circuit import SAMPLE_EVERY, Circuit
 from .outcomes import IGNORED, OK, Outcome
 from .telemetry import emit
@@ -76,7 +77,10 @@ def done(frame: Frame, result: Any) -> None:
             ):
                 frame[DONE] = True
                 frame[PERMIT] = None
-                circuit.stats.success += 1
+                if AT_ONCE:
+                    circuit.stats.count("success", None)
+                else:
+                    circuit.stats.success += 1
                 if frame[UP] is not None:
                     frame[UP][INNER] = "ok"
                 return

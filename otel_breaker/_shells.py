@@ -1,6 +1,7 @@
 """The four shells around a guarded function. Each keeps the function's kind, name, signature and docstring.
 
 Those of functions and coroutine functions hold the hot path inline, twice the same: docs/performance.md counts it out.
+It counts without a lock; where threads run at once, every call takes the long way in its place.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from . import _generators, _guard
 from ._admission import QUIET
 from ._frames import DONE, EVIDENCE, FRAME, Frame, Site, charges, facts
+from ._threads import AT_ONCE
 from .core.clock import BOOT, SYSTEM_CLOCK, gettime
 from .core.states import Open
 from .core.views import view
@@ -49,6 +51,12 @@ def shell(binding: Binding) -> Any:
 
 
 def _plain(binding: Binding) -> Any:
+    if AT_ONCE:
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            return _slow(binding, args, kwargs)
+
+        return counted
     function, site, judged = binding.function, binding.site, binding.judged
     # A guard with a credential of its own always takes the long way.
     frames = FRAME.get if binding.credential is None else lambda: QUIET
@@ -161,6 +169,12 @@ def _failed(binding: Binding, frame: Frame, error: BaseException, args: Any, kwa
 
 
 def _coroutine(binding: Binding) -> Any:
+    if AT_ONCE:
+
+        async def counted(*args: Any, **kwargs: Any) -> Any:
+            return await _slow_coroutine(binding, args, kwargs)
+
+        return counted
     function, site, judged = binding.function, binding.site, binding.judged
     # A guard with a credential of its own always takes the long way.
     frames = FRAME.get if binding.credential is None else lambda: QUIET

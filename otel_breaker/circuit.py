@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from . import _effects
 from ._handy import ByHand
+from ._threads import AT_ONCE
 from .core import machine, moves
 from .core.clock import SYSTEM_CLOCK, Clock
 from .core.events import (
@@ -140,15 +141,17 @@ class Circuit(ByHand):
 
     def decide(self, decision: str) -> None:
         """Count one admission by its decision, and for a refusal the wait that it saved."""
-        self.stats.decide(decision)
-        cost = self.cost
-        if cost and decision not in ("admitted", "probe", "would_reject"):
-            stats = self.stats
-            stats.time_saved += cost
+        self.stats.decide(decision, 0.0 if decision in ("admitted", "probe", "would_reject") else self.cost)
 
     def tell(self) -> int:
         """How many refusals the one to be told now stands for; 0 if it is held back (one a `TELL_EVERY` is told)."""
         now = self.now()
+        if AT_ONCE:
+            with self.stats.lock:
+                return self._tell(now)
+        return self._tell(now)
+
+    def _tell(self, now: float) -> int:
         if now < self.told_at:
             self.untold += 1
             return 0

@@ -1,7 +1,8 @@
 """The plain integers of one metric name: written on the hot path, read by observable instruments.
 
 ``stats.n += 1`` with a constant or local on the right is one uninterrupted piece of bytecode under the GIL, so the hot
-path needs no lock; every other change is made under `LOCK`, also with such statements only.
+path needs no lock; every other change is made under the name's lock, also with such statements only. Where threads run
+at once (`_threads.AT_ONCE`) the hot path is not taken: there every change is made under the lock.
 """
 
 from __future__ import annotations
@@ -38,20 +39,18 @@ BORN: Final = (("closed", "open"), ("open", "half_open"), ("half_open", "closed"
 TOOLS_MAX: Final = 100
 """Tool names remembered for one metric name, so that a page can say what is out and memory stays bounded."""
 
-LOCK = threading.Lock()
-"""Guards every change that is not the hot path's; a forked child gets a new one."""
-
 
 class Stats:
     """Counters of one name. They outlive its circuits and never fall.
 
     Attributes are the slots of `DECISIONS` and `OUTCOMES`, and: ``failures`` by reason, ``transitions`` by
-    (from, to), ``time_saved`` in seconds, ``revoked`` credentials, ``tools`` seen.
+    (from, to), ``time_saved`` in seconds, ``revoked`` credentials, ``tools`` seen. ``lock`` guards every change that
+    is not the hot path's; it is one that a finalizer or a signal handler may take again.
     """
 
     __slots__ = (
         "admitted", "cancelled", "circuit_open", "credential_paused", "failure", "failures", "forced_open", "late",
-        "name", "neutral", "probe", "probe_in_flight", "revoked", "success", "throttled", "time_saved", "tools",
+        "lock", "name", "neutral", "probe", "probe_in_flight", "revoked", "success", "throttled", "time_saved", "tools",
         "transitions", "unauthorized", "was_throttled", "would_reject",
     )  # fmt: skip
 
@@ -62,7 +61,8 @@ class Stats:
         self.zero()
 
     def zero(self) -> None:
-        """Start again at 0, as a forked child does."""
+        """Start again at 0 and with a new lock, as a forked child does."""
+        self.lock = threading.RLock()
         self.admitted = self.probe = self.circuit_open = self.probe_in_flight = self.forced_open = 0
         self.credential_paused = self.throttled = self.would_reject = 0
         self.success = self.failure = self.neutral = self.was_throttled = self.unauthorized = 0
@@ -71,9 +71,11 @@ class Stats:
         self.failures = dict.fromkeys(self.failures, 0)
         self.transitions: dict[tuple[str, str], int] = dict.fromkeys(BORN, 0)
 
-    def decide(self, decision: str) -> None:
-        """Count one admission by its decision."""
-        with LOCK:
+    def decide(self, decision: str, saved: float = 0.0) -> None:
+        """Count one admission by its decision, and for a refusal the seconds that it saved."""
+        with self.lock:
+            if saved:
+                self.time_saved += saved
             if decision == "admitted":
                 self.admitted += 1
             elif decision == "probe":
@@ -93,7 +95,7 @@ class Stats:
 
     def count(self, outcome: str, reason: str | None) -> None:
         """Count one outcome; a failure also by its reason."""
-        with LOCK:
+        with self.lock:
             if outcome == "success":
                 self.success += 1
             elif outcome == "failure":
@@ -113,22 +115,22 @@ class Stats:
 
     def fail(self, reason: str) -> None:
         """Count a failure that is no call's outcome: a lapsed probe."""
-        with LOCK:
+        with self.lock:
             self.failures[reason] = self.failures.get(reason, 0) + 1
 
     def move(self, previous: str, state: str) -> None:
         """Count one transition."""
-        with LOCK:
+        with self.lock:
             pair = (previous, state)
             self.transitions[pair] = self.transitions.get(pair, 0) + 1
 
     def revoke(self) -> None:
         """Count one revoked credential."""
-        with LOCK:
+        with self.lock:
             self.revoked += 1
 
     def used_by(self, tool: str) -> None:
         """Remember a tool seen on this name."""
-        with LOCK:
+        with self.lock:
             if tool in self.tools or len(self.tools) < TOOLS_MAX:
                 self.tools[tool] = 1

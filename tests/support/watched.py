@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import otel_breaker
-from otel_breaker import Circuit, CircuitOpenError, Policy, _quotas, _registry, settings, stats
+from otel_breaker import Circuit, CircuitOpenError, Policy, _quotas, _registry, settings
 from otel_breaker._frames import CIRCUIT, FRAME, PERMIT, PROBE
 from otel_breaker._registry import Registry
 from otel_breaker.core.clock import ManualClock
@@ -183,7 +183,9 @@ class World:
     def foreign(self, who: str) -> None:
         """Called from code that is not the package's: none of its locks may be held."""
         held = [*self.run.held()]
-        held += ["stats.LOCK"] * stats.LOCK.locked() + ["registry"] * _registry.registry()._lock.locked()
+        registry = _registry.registry()
+        held += [f"stats of {one.name}" for one in registry.names() if one.lock._is_owned()]
+        held += ["registry"] * registry._lock.locked()
         if held:
             self.wrong.append(f"{who} ran under {held}")
 
