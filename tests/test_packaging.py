@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from otel_breaker import __version__
-from tests.support.python import last_json, python, run
+from tests.support.python import STARTED, last_json, python, run
 
 ROOT = Path(__file__).parent.parent
 
@@ -56,9 +56,9 @@ def test_the_wheel_is_complete(files: dict[str, str]) -> None:
         f"otel_breaker/share/{path.relative_to(ROOT)}"
         for folder in ("collector-config", "grafana")
         for path in (ROOT / folder).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and not {"__pycache__", "preview"} & set(path.parts) and path.parent != ROOT / "grafana"
     }
-    assert carried <= set(files)
+    assert carried == {name for name in files if name.startswith("otel_breaker/share/")}
     assert {name.partition("/")[0] for name in files} == {
         "otel_breaker", "otel_breaker.pth", "otel_breaker.start", f"otel_breaker-{__version__}.dist-info",
     }  # fmt: skip
@@ -96,7 +96,13 @@ def test_installed_from_the_wheel_it_starts(wheel: Path, tmp_path: Path) -> None
     assert done.stdout.startswith(f"True {site}"), done.stderr
     assert done.stderr == ""
     quiet = run(interpreter, "-c", "import sys; print('otel_breaker' in sys.modules)")
-    assert quiet.stdout == "False\n"
+    assert quiet.stdout == f"{STARTED}\n"
+    export = "import sys; from otel_breaker.cli import main; sys.exit(main(['export', 'compose', sys.argv[1]]))"
+    exported = run(interpreter, "-c", export, str(tmp_path / "out"))
+    assert (exported.returncode, exported.stderr) == (0, "")
+    assert (tmp_path / "out/grafana/dashboards/overview.json").read_bytes() == (
+        ROOT / "grafana/dashboards/overview.json"
+    ).read_bytes()
 
 
 def _this_site() -> str:
