@@ -109,10 +109,11 @@ def open_in(where: str = "", by: str = BY) -> str:
     return f"sum by ({by}) ({each} > bool 0)" if by else f"sum({each} > bool 0)"
 
 
-def age(where: str = "", by: str = BY) -> str:
+def age(where: str = "") -> str:
     """Seconds since the last sample of each circuit, as far back as the time range."""
     stamps = f"timestamp({select('otel_breaker_cooldowns_elapsed', where)})"
-    return f"time() - max{f' by ({by})' if by else ''} (max_over_time({stamps}[{RANGE}:1m]))"
+    # Exact where it reports; a subquery, which rounds to a minute, where it does not any more.
+    return f"time() - max by ({BY}) ({stamps} or max_over_time({stamps}[{RANGE}:1m]))"
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------

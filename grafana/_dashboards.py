@@ -242,7 +242,7 @@ def _overview() -> list[Json]:
             unit="none", size=(8, 7), stairs=True, decimals=0, legend=(),
         ),
         series(
-            18, "Credentials refused",
+            18, "Credentials over time",
             "Revoked: answered 401 after they had worked, in this window. Paused and throttled: refused meanwhile.",
             [
                 query(charts.credentials("paused", WHERE), "paused"),
@@ -411,7 +411,7 @@ def _circuit() -> list[Json]:
             unit="none", size=(12, 8), color=BLUE, empty="no episode ended in this time range",
         ),
         series(
-            19, "Credentials refused",
+            19, "Credentials over time",
             "Revoked: answered 401 after they had worked, in this window. Paused and throttled: refused meanwhile.",
             [
                 query(charts.credentials("paused", WHERE), "paused"),

@@ -276,7 +276,6 @@ def table(
     }
     options = {
         "cellHeight": "sm",
-        "enablePagination": False,
         "showHeader": True,
         "sortBy": [{"displayName": worst, "desc": True}] if worst else [],
     }
