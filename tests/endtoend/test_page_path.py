@@ -388,14 +388,16 @@ def test_names_and_labels_are_those_of_the_page_B72(calm: Play) -> None:
 
 def test_every_query_of_the_dashboards_has_an_answer(calm: Play) -> None:
     """As somebody sees it who opens them when the last page has come."""
-    silent = panels.unanswered(
-        calm.prometheus.url,
-        end=calm.seen["killed"],
-        span=calm.seen["killed"] - calm.seen["down"] + 10,
-        every=1,
-        marker='otel_breaker_cooldowns_elapsed{service_name="doomed"}',
-    )
-    assert silent == []
+    when = calm.seen["killed"]
+
+    def silent(end: float) -> set[str]:
+        marker = 'otel_breaker_cooldowns_elapsed{service_name="doomed"}'
+        return set(panels.unanswered(calm.prometheus.url, end=end, span=300, every=1, marker=marker))
+
+    # "Last seen" looks at whole minutes, and there need not be one in this short life: so the next one counts as well.
+    late = silent(when)
+    assert {one for one in late if "[300s:1m]" not in one} == set()
+    assert late & silent(when + 60) == set()
     assert len(panels.every_query()) > 60
 
 
@@ -493,4 +495,5 @@ def test_what_waited_in_the_queue_has_arrived_whole(storm: Play) -> None:
     assert [one.value for one in told] == [vendor.hits]
     told = storm.prometheus.query('sum(otel_breaker_admissions_total{otel_breaker_decision!~"admitted|probe"})')
     assert [one.value for one in told] == [len(agent.refusals)]
-    assert agent.complaints == ""
+    # The SDK's exporter says that it tries again, and never that it gave up.
+    assert [line for line in agent.complaints.splitlines() if not line.startswith("Transient error ")] == []
