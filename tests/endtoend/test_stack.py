@@ -139,7 +139,7 @@ def test_kept_it_runs_until_ctrl_c(runs: dict[str, Run]) -> None:
 
 def test_make_runs_it() -> None:
     shown = subprocess.run(
-        ["make", "--dry-run", "stack", "ARGS=--keep"], cwd=stack.ROOT, capture_output=True, text=True, check=True,
+        ["make", "--no-print-directory", "--dry-run", "stack", "ARGS=--keep"], cwd=stack.ROOT, capture_output=True, text=True, check=True,
         env=environment(),
     )  # fmt: skip
     lines = shown.stdout.splitlines()
