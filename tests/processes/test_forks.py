@@ -42,6 +42,7 @@ def test_B62_fifty_children_forked_beside_threads_that_call_a_client(room: Room,
                 while not stop.is_set():
                     assert (client.get(URL).status_code if number % 2 else job.call(URL)) == 200
                     count += 1
+                    time.sleep(0.001)  # else what the main thread imports takes seconds
             made.append(count)
 
         def numbers():
@@ -49,7 +50,7 @@ def test_B62_fifty_children_forked_beside_threads_that_call_a_client(room: Room,
             return [one.admitted, one.success]
 
         job.call(URL)
-        threads = [threading.Thread(target=loop, args=(number,)) for number in range(3)]
+        threads = [threading.Thread(target=loop, args=(number,)) for number in range(2)]
         [thread.start() for thread in threads]
         statuses = [child(lambda: job.call(URL) == 200 and numbers() == [1, 1]) for _ in range(50)]
         stop.set()
@@ -57,7 +58,9 @@ def test_B62_fifty_children_forked_beside_threads_that_call_a_client(room: Room,
         job.say(statuses)
         job.say(1 + sum(made))
         job.say(numbers())
-        """)
+        """),
+        OTEL_TRACES_EXPORTER="none",
+        OTEL_LOGS_EXPORTER="none",
     )
 
     assert statuses == [0] * 50

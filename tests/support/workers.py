@@ -123,7 +123,7 @@ class Room:
     def run(self, code: str, status: int = 0, **variables: str) -> list[Any]:
         """Run a Python program to its end; the values that it said."""
         process = self.program(code, **variables)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
         assert process.returncode == status, err
         assert "Warning" not in err, err
         assert "Traceback" not in err, err
