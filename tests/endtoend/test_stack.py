@@ -138,10 +138,8 @@ def test_kept_it_runs_until_ctrl_c(runs: dict[str, Run]) -> None:
 
 
 def test_make_runs_it() -> None:
-    shown = subprocess.run(
-        ["make", "--no-print-directory", "--dry-run", "stack", "ARGS=--keep"], cwd=stack.ROOT, capture_output=True, text=True, check=True,
-        env=environment(),
-    )  # fmt: skip
+    command = ["make", "--no-print-directory", "--dry-run", "stack", "ARGS=--keep"]
+    shown = subprocess.run(command, cwd=stack.ROOT, capture_output=True, text=True, check=True, env=environment())
     lines = shown.stdout.splitlines()
     assert lines[-1] == ".venv/bin/python -m tests.support.page_path --keep"
     assert "collector-config/build/tools.sh" in lines
