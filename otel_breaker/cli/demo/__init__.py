@@ -8,15 +8,20 @@ import sys
 from typing import Any, Final
 
 _CLIENTS: Final = ("requests", "httpx", "httpx2")
+_SECOND_ACT: Final = ("mcp", "langgraph", "langchain_core")
 
 
 def add(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "demo",
-        help="play an agent run against an outage, without and with breakers (about a minute)",
-        description="Exit status 0: every promised effect happened; 1: one did not; 2: a client library is missing.",
+        help="play two agents against an outage, without and with breakers (half a minute)",
+        description=(
+            "The first act is a hand-written agent over three HTTP clients, the second a LangGraph agent over MCP and "
+            "HTTP. Exit status 0: every promised effect happened; 1: one did not; 2: a client library is missing."
+        ),
     )
+    parser.add_argument("--json", action="store_true", help="print one JSON document at the end in place of the play")
     parser.add_argument(
         "--set",
         metavar="NAME=VALUE",
@@ -24,7 +29,7 @@ def add(subparsers: Any) -> None:
         default=[],
         type=_setting,
         dest="settings",
-        help="a setting of the second run, such as mode=observe (then the promises are not kept)",
+        help="a setting of the runs with breakers, such as mode=observe (then the promises are not kept)",
     )
     parser.set_defaults(run=run)
 
@@ -38,7 +43,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Play the demo."""
-    missing = [name for name in _CLIENTS if importlib.util.find_spec(name) is None]
+    missing = _missing(_CLIENTS)
     if missing:
         print(
             f"otel-breaker: the demo's agent uses {', '.join(_CLIENTS)}; not installed: {', '.join(missing)}. "
@@ -49,4 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
     # Loaded here: the other subcommands do without it.
     from .story import tell
 
-    return tell(sys.stdout, dict(arguments.settings))
+    lacking = [name.replace("_", "-") for name in _missing(_SECOND_ACT)]
+    return tell(sys.stdout, dict(arguments.settings), lacking=lacking, as_json=arguments.json)
+
+
+def _missing(names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if importlib.util.find_spec(name) is None]

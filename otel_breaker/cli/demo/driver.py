@@ -1,4 +1,4 @@
-"""Starts the agent as a program of its own and walks it and the vendor through the script."""
+"""Starts an agent as a program of its own; walks the first act's agent and the vendor through the script."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
-from .script import PACE, PAUSE, Turn, turns
+from .script import PAUSE, Turn, turns
 from .vendor import Hit, Vendor
 
 AGENT: Final = Path(__file__).with_name("agent.py")
 """The agent's program text."""
 KEY: Final = "sk_demo_4eC39HqLyjWDarjtT1zdp7dc"
 """The agent's credential at the vendor."""
-ANSWER_LIMIT: Final = 20.0
+ANSWER_LIMIT: Final = 60.0
 """Seconds after which an agent that says nothing is taken for dead."""
 _TICK: Final = 0.05
 
@@ -50,28 +50,34 @@ class Step:
     @property
     def refused(self) -> str | None:
         """The status of the structured answer, if the model was told one."""
-        try:
-            answer = json.loads(self.told)
-        except ValueError:
-            return None
-        return str(answer["status"]) if self.failed and isinstance(answer, dict) and "status" in answer else None
+        answer = structured(self.told) if self.failed else None
+        return str(answer["status"]) if answer else None
 
 
 @dataclass(slots=True)
-class Run:
-    """Everything that one run of the agent left behind.
+class Process:
+    """How an agent's program ended.
 
     Attributes:
-        vendor: host and port of the vendor.
-        steps: the agent's tool calls.
-        exit_status: that of the agent's process.
+        vendor: host and port of the vendor that it called.
+        exit_status: that of the process.
         complaints: what the process wrote to stderr.
     """
 
     vendor: str
-    steps: list[Step] = field(default_factory=list)
     exit_status: int | None = None
     complaints: str = ""
+
+
+@dataclass(slots=True)
+class Run(Process):
+    """Everything that one run of the agent left behind.
+
+    Attributes:
+        steps: the agent's tool calls.
+    """
+
+    steps: list[Step] = field(default_factory=list)
 
     @property
     def hits(self) -> list[Hit]:
@@ -87,6 +93,15 @@ class Run:
     def failure_text(self) -> int:
         """Characters of failure text in the model's context."""
         return sum(len(step.told) for step in self.steps if step.failed)
+
+
+def structured(told: str) -> dict[str, Any] | None:
+    """The structured answer, if that is what the model was told."""
+    try:
+        answer = json.loads(told)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) and "status" in answer else None
 
 
 class AgentDiedError(Exception):
@@ -108,6 +123,7 @@ def play(
     folder: Path,
     extra: Mapping[str, str],
     *,
+    pace: float,
     before: Callable[[Turn], None],
     after: Callable[[Step], None],
     meanwhile: Callable[[], None],
@@ -118,6 +134,7 @@ def play(
         vendor: the vendor; told at each turn how to behave.
         folder: where the agent is copied to and started.
         extra: environment of this run.
+        pace: seconds from one turn's start to the next one's; 0 for as soon as the agent is ready.
         before: called with each turn before its message is sent.
         after: called with each step when the agent has reported it.
         meanwhile: called over and over while the driver waits.
@@ -125,31 +142,38 @@ def play(
     Raises:
         AgentDiedError: if the agent did not get through.
     """
-    program = folder / "agent.py"
-    program.write_bytes(AGENT.read_bytes())
     run = Run(vendor.address)
+    with program(AGENT, folder, environment(vendor, extra), run) as agent:
+        due = 0.0
+        for turn in turns():
+            idle(due, meanwhile)
+            before(turn)
+            due = time.monotonic() + pace
+            step = _step(agent, vendor, turn, meanwhile)
+            run.steps.append(step)
+            after(step)
+            due = max(due, time.monotonic() + (PAUSE if pace else 0))
+        idle(due, meanwhile)
+        run.exit_status = agent.leave()
+    return run
+
+
+@contextlib.contextmanager
+def program(text: Path, folder: Path, env: Mapping[str, str], run: Process) -> Iterator[Agent]:
+    """Start a copy of a program, and end it if it has not ended itself; what it wrote to stderr goes to ``run``."""
+    copy = folder / text.name
+    copy.write_bytes(text.read_bytes())
     with (folder / "stderr.txt").open("w+") as stderr:
-        agent = _Agent([sys.executable, program.name], folder, environment(vendor, extra), stderr)
+        agent = Agent([sys.executable, copy.name], folder, env, stderr)
         try:
-            due = 0.0
-            for turn in turns():
-                _idle(due, meanwhile)
-                before(turn)
-                due = time.monotonic() + PACE
-                step = _step(agent, vendor, turn, meanwhile)
-                run.steps.append(step)
-                after(step)
-                due = max(due, time.monotonic() + PAUSE)
-            _idle(due, meanwhile)
-            run.exit_status = agent.leave()
+            yield agent
         finally:
             agent.kill()
             stderr.seek(0)
             run.complaints = stderr.read()
-    return run
 
 
-class _Agent:
+class Agent:
     """The agent's process; its lines come through a queue."""
 
     def __init__(self, command: list[str], folder: Path, env: Mapping[str, str], stderr: IO[str]) -> None:
@@ -161,14 +185,14 @@ class _Agent:
         assert self._process.stdout is not None
         self._questions, self._answers = self._process.stdin, self._process.stdout
         self._stderr = stderr
-        self.lines: queue.Queue[str] = queue.Queue()
+        self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, name="agent", daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         for line in self._answers:
-            self.lines.put(line)
-        self.lines.put("")
+            self._lines.put(line)
+        self._lines.put("")
 
     def ask(self, question: str) -> None:
         """Send one message of the user."""
@@ -177,6 +201,21 @@ class _Agent:
             self._questions.flush()
         except OSError:
             raise self.died() from None
+
+    def hear(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
+        """The next line that it says, decoded."""
+        limit = time.monotonic() + ANSWER_LIMIT
+        while time.monotonic() < limit:
+            try:
+                line = self._lines.get(timeout=_TICK)
+            except queue.Empty:
+                meanwhile()
+                continue
+            if not line:
+                break
+            said: dict[str, Any] = json.loads(line)
+            return said
+        raise self.died()
 
     def died(self) -> AgentDiedError:
         """Why the agent says nothing any more."""
@@ -202,28 +241,19 @@ class _Agent:
             self._questions.close()
 
 
-def _idle(until: float, meanwhile: Callable[[], None]) -> None:
+def idle(until: float, meanwhile: Callable[[], None]) -> None:
+    """Wait until then, by the monotonic clock."""
     meanwhile()
     while (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _TICK))
         meanwhile()
 
 
-def _step(agent: _Agent, vendor: Vendor, turn: Turn, meanwhile: Callable[[], None]) -> Step:
+def _step(agent: Agent, vendor: Vendor, turn: Turn, meanwhile: Callable[[], None]) -> Step:
     """Send one turn's message and wait for what the agent reports."""
     vendor.behaviour = turn.behaviour
     already = len(vendor.hits())
     agent.ask(turn.question)
-    limit = time.monotonic() + ANSWER_LIMIT
-    while time.monotonic() < limit:
-        try:
-            line = agent.lines.get(timeout=_TICK)
-        except queue.Empty:
-            meanwhile()
-            continue
-        if not line:
-            break
-        said = json.loads(line)
-        hits = tuple(vendor.hits()[already:])
-        return Step(turn, said["tool"], said["told"], said["failed"], said["waited"], hits)
-    raise agent.died()
+    said = agent.hear(meanwhile)
+    hits = tuple(vendor.hits()[already:])
+    return Step(turn, said["tool"], said["told"], said["failed"], said["waited"], hits)

@@ -11,12 +11,15 @@ from .driver import Step
 from .receiver import Receiver
 from .screen import WIDTH, Screen, shortened
 from .script import Turn
+from .second_act import Exchange, Scene
 from .signals import Log
 
 PAGE_AT: Final = 2
 """Cooldowns after which the page rule calls a human."""
 
 _INDENT: Final = 37
+_INDENT_2: Final = 49
+_INDENT_3: Final = 22
 _COLOURS: Final = {"closed": "green", "open": "red", "half_open": "yellow"}
 
 
@@ -75,6 +78,39 @@ class Live:
         if names.COOLDOWN_REMAINING in move.attributes:
             text += f", next call in {move.attributes[names.COOLDOWN_REMAINING]:.1f} s"
         self._screen.line(text, "bold", _COLOURS.get(state, "cyan"))
+
+
+class Live2:
+    """Prints one run of the second act.
+
+    Args:
+        screen: where to.
+        guarded: whether the run has breakers; what the model reads is shown once a tool, without them an error, with
+            them the answer.
+    """
+
+    def __init__(self, screen: Screen, *, guarded: bool) -> None:
+        self._screen = screen
+        self._guarded = guarded
+        self._read: set[str] = set()
+        columns = f"{'turn':>4}  {'tool':<7}  {'asked':<5}  {'reached the server':<18}  {'wait':>5}"
+        screen.line(f"{columns}  the model's answer to the user", "dim")
+
+    def before(self, scene: Scene) -> None:
+        """A scene begins."""
+        self._screen.line(f"      -- {scene.says}", "cyan")
+
+    def after(self, exchange: Exchange) -> None:
+        """The model has answered."""
+        last, waited = exchange.calls[-1], sum(call.waited for call in exchange.calls)
+        first = f"{exchange.number:>4}  {exchange.tool:<7}  {len(exchange.calls):>4}x  {exchange.reached!s:<18}"
+        colour = "green" if not last.failed else "yellow" if last.answer else "red"
+        said = shortened(exchange.said, WIDTH - _INDENT_2)
+        self._screen.wrapped(said, _INDENT_2, colour, first=f"{first}  {waited:>3.1f} s")
+        if last.failed and self._guarded == bool(last.answer) and exchange.tool not in self._read:
+            self._read.add(exchange.tool)
+            told = last.told if last.answer else shortened(last.told, 2 * (WIDTH - _INDENT_3))
+            self._screen.wrapped(told, _INDENT_3, "dim", first="      the model read")
 
 
 def _brief(step: Step) -> str:

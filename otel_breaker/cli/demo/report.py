@@ -3,33 +3,90 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from otel_breaker.telemetry import names
 
+from . import second_checks
 from .checks import EVENTS, Check, Evidence
 from .receiver import Receiver
-from .screen import Screen
+from .screen import WIDTH, Screen, shortened
 from .signals import Attributes, Point
 
+Row = tuple[str, str, float, float]
+"""What was counted, how to write it, without and with breakers."""
 
-def comparison(screen: Screen, evidence: Evidence) -> None:
-    """Both runs side by side."""
-    rows = [["", "without", "with", ""]]
-    for what, form, without, guarded in (
-        ("requests on the wire", ",.0f", len(evidence.plain.hits), len(evidence.guarded.hits)),
-        ("seconds waited for tools", ",.1f", evidence.plain.waited, evidence.guarded.waited),
-        ("characters of failure text", ",.0f", evidence.plain.failure_text, evidence.guarded.failure_text),
-    ):
-        change = f"{(guarded - without) / without:+.0%}" if without else ""
-        rows.append([what, format(without, form), format(guarded, form), change])
-    screen.heading("Counted: the vendor's requests, the agent's seconds, the text in the model's context")
-    screen.table(rows, right=(1, 2, 3))
+
+def rows(evidence: Evidence) -> list[Row]:
+    """The first act's numbers."""
+    without, guarded = evidence.plain, evidence.guarded
+    return [
+        ("requests on the wire", ",.0f", len(without.hits), len(guarded.hits)),
+        ("seconds waited for tools", ",.1f", without.waited, guarded.waited),
+        ("characters of failure text", ",.0f", without.failure_text, guarded.failure_text),
+    ]
+
+
+def rows_of_second(evidence: second_checks.Evidence) -> list[Row]:
+    """The second act's numbers."""
+    without, guarded = evidence.plain, evidence.guarded
+    return [
+        ("requests on the wire", ",.0f", without.requests, guarded.requests),
+        ("starts of the MCP server", ",.0f", without.starts, guarded.starts),
+        ("tool calls that the model asked for", ",.0f", len(without.calls), len(guarded.calls)),
+        ("seconds waited while they were down", ",.1f", without.waited, guarded.waited),
+        ("characters of failure text", ",.0f", without.failure_text, guarded.failure_text),
+    ]
+
+
+def comparison(screen: Screen, acts: Mapping[str, Sequence[Row]]) -> None:
+    """Both runs of every act side by side."""
+    table = [["", "without", "with", ""]]
+    for title, counted in acts.items():
+        table.append([title, "", "", ""])
+        for what, form, without, guarded in counted:
+            change = f"{(guarded - without) / without:+.0%}" if without else ""
+            table.append([f"  {what}", format(without, form), format(guarded, form), change])
+    screen.heading("Saved: counted at the servers, on the agent's clock and in the model's context")
+    screen.table(table, right=(1, 2, 3))
+
+
+def read(screen: Screen, evidence: second_checks.Evidence) -> None:
+    """The model's next message, without and with breakers."""
+    screen.line()
+    screen.line("  The model's next message after it asked the dead MCP server for the last time")
+    screen.wrapped(shortened(evidence.plain.read_last, WIDTH - 13), 13, "red", first="    without")
+    screen.wrapped(evidence.guarded.read_last, 13, "yellow", first="    with")
+
+
+def left_out(lacking: Sequence[str]) -> str:
+    """The line about a second act that was not played."""
+    return f"The second act was left out; not installed: {', '.join(lacking)}. Try: pip install 'otel-breaker[demo]'"
+
+
+def document(acts: Mapping[str, tuple[Sequence[Row], Sequence[Check]]], lacking: Sequence[str]) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "kept": all(check.kept for _, checked in acts.values() for check in checked),
+        "acts": [
+            {
+                "name": title,
+                "counted": [
+                    {"what": what, "without": round(without, 3), "with": round(guarded, 3)}
+                    for what, _, without, guarded in counted
+                ],
+                "promised": [{"promise": check.promise, "kept": check.kept, "seen": check.seen} for check in checked],
+            }
+            for title, (counted, checked) in acts.items()
+        ],
+        "not_installed": list(lacking),
+    }
 
 
 def received(screen: Screen, receiver: Receiver) -> None:
     """Every metric and event by its exact name, with the last value of each series that is not 0."""
-    screen.heading(f"Received over OTLP in {receiver.requests} requests")
+    screen.heading(f"Received over OTLP from the first act, in {receiver.requests} requests")
     metrics: dict[str, str] = {}
     for point in receiver.points:
         if point.name.startswith(f"{names.SCOPE}."):
@@ -50,9 +107,9 @@ def received(screen: Screen, receiver: Receiver) -> None:
         screen.line(f"  Refusals come as at most one span and one log a second: those above stand for {merged}.", "dim")
 
 
-def promises(screen: Screen, checks: Iterable[Check]) -> int:
+def promises(screen: Screen, title: str, checks: Iterable[Check]) -> int:
     """Every promise with ok or FAILED; the number of those that were not kept."""
-    screen.heading("Promised")
+    screen.heading(title)
     broken = 0
     for check in checks:
         broken += not check.kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+import threading
 from collections.abc import Sequence
 from typing import Final, TextIO
 
@@ -14,10 +15,17 @@ _COLOURS: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow"
 
 
 class Screen:
-    """A stream of lines for people."""
+    """A stream of lines for people.
 
-    def __init__(self, stream: TextIO) -> None:
+    Args:
+        stream: where to.
+        held: keep the lines back until `show`.
+    """
+
+    def __init__(self, stream: TextIO, *, held: bool = False) -> None:
         self._stream = stream
+        self._held: list[str] | None = [] if held else None
+        self._lock = threading.Lock()
         self._colour = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     def paint(self, text: str, *styles: str) -> str:
@@ -28,7 +36,19 @@ class Screen:
 
     def line(self, text: str = "", *styles: str) -> None:
         """One line, at once."""
-        print(self.paint(text, *styles) if text else "", file=self._stream, flush=True)
+        line = self.paint(text, *styles) if text else ""
+        with self._lock:
+            if self._held is None:
+                print(line, file=self._stream, flush=True)
+            else:
+                self._held.append(line)
+
+    def show(self) -> None:
+        """Print what was kept back, and from now on every line at once."""
+        with self._lock:
+            for line in self._held or ():
+                print(line, file=self._stream, flush=True)
+            self._held = None
 
     def heading(self, text: str) -> None:
         """The start of a part."""

@@ -11,12 +11,12 @@ from .vendor import RETRY_AFTER, Behaviour
 
 COOLDOWN: Final = 1.2
 """Seconds of the first cooldown; the default would be 30."""
-STEPS: Final = (1, 2, 4)
+STEPS: Final = (1, 2, 3)
 """The ladder of cooldowns, so that two of them pass within seconds."""
-PACE: Final = 0.7
-"""Seconds from one turn's start to the next one's, if the agent is ready by then."""
-PAUSE: Final = 0.35
-"""Seconds between an answer and the next message, at least; time for telemetry to come in."""
+PACE: Final = 0.6
+"""Seconds from one turn's start to the next one's with breakers: cooldowns and telemetry take their time."""
+PAUSE: Final = 0.3
+"""Seconds between an answer and the next message with breakers, at least."""
 
 QUESTIONS: Final = ("refund ch_1042", "find ch_1042", "payout acct_7")
 

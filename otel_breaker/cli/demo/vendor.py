@@ -54,7 +54,10 @@ class Hit:
 
 
 class Vendor:
-    """Serves on a free port of 127.0.0.1 from `start` to `stop`; `behaviour` decides what the next request meets."""
+    """Serves on a free port of 127.0.0.1 from `start` to `stop`, or in a with block.
+
+    `behaviour` decides what the next request meets.
+    """
 
     def __init__(self) -> None:
         self.behaviour: Behaviour = "answers"
@@ -82,6 +85,13 @@ class Vendor:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def __enter__(self) -> Vendor:
+        self.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.stop()
 
     def count(self, status: int) -> None:
         """Note one request."""
