@@ -187,16 +187,15 @@ class Registry:
         with self._lock:
             if (found := self._circuits.get(key)) is not None:
                 return found
-            if len(self._circuits) >= self._cap("max_circuits", self._max_circuits, 10_000) and not self._evict():
-                once(
-                    "circuits", "%d circuits and no closed one to forget: new ones have no memory", len(self._circuits)
-                )
+            held = len(self._circuits)
+            if held < self._cap("max_circuits", self._max_circuits, 10_000) or self._evict():
+                self._circuits[key] = made
+                self._newest[made.name] = made
+                self._newest_loose.pop(made.name, None)
+                if not key.scope:
+                    self._clients[key.dependency] = made
                 return made
-            self._circuits[key] = made
-            self._newest[made.name] = made
-            self._newest_loose.pop(made.name, None)
-            if not key.scope:
-                self._clients[key.dependency] = made
+        once("circuits", "%d circuits and no closed one to forget: new ones have no memory", held)  # not under the lock
         return made
 
     def _new(

@@ -227,6 +227,30 @@ def test_when_none_is_closed_further_ones_have_no_memory_with_one_warning(
     assert warnings(caplog) == ["2 circuits and no closed one to forget: new ones have no memory"]
 
 
+def test_a_log_handler_that_reads_the_registry_or_makes_a_call_of_its_own_does_not_wait_for_itself(
+    manual_clock: ManualClock,
+) -> None:
+    """Handlers that send what they get over a guarded client are common."""
+    registry = Registry(clock=manual_clock, max_circuits=1, max_names=1)
+    trip(registry.client("a"))
+    seen: list[list[str]] = []
+
+    class Reads(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            registry.client("logs.example").acquire().success()
+            seen.append([circuit.name for circuit in registry])
+
+    handler, logger = Reads(), logging.getLogger("otel_breaker")
+    logger.addHandler(handler)
+    try:
+        thread = threading.Thread(target=lambda: registry.client("b"), daemon=True)
+        thread.start()
+        thread.join(20)
+    finally:
+        logger.removeHandler(handler)
+    assert seen == [["a"], ["a"]]  # one of names, one of circuits
+
+
 def test_making_room_among_open_circuits_looks_at_a_few_and_finds_the_closed_one_in_the_end(
     manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

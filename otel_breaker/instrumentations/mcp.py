@@ -25,6 +25,8 @@ from ._mcp_link import CALL, LIBRARY, Call, Link, link_of_session, link_of_strea
 from ._mcp_wire import Watched
 
 _TIMEOUT: Final = 2  # position in the signature of ClientSession.call_tool
+_MOST: Final = 1024
+"""Tools of one connection that are remembered; past it all are looked up anew: models make up names."""
 
 connect_stdio = _mcp_connect.stdio
 connect_sse = _mcp_connect.sse
@@ -137,6 +139,8 @@ def _plan(session: Any, args: Any, kwargs: Any) -> tuple[Link, _Plan, float | No
             return None
         plan = link.plans.get(name)
         if plan is None:
+            if len(link.plans) >= _MOST:
+                link.release()
             plan = link.plans[name] = _Plan(link, keys.display_safe(name))
         given = args[_TIMEOUT] if len(args) > _TIMEOUT else kwargs.get("read_timeout_seconds")
         given = getattr(session, "_session_read_timeout_seconds", None) if given is None else given

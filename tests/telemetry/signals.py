@@ -51,6 +51,11 @@ class Signals:
         self.traces.shutdown()
         self.logs.shutdown()
 
+    def forget(self) -> None:
+        """Drop the spans and log records so far."""
+        self._spans.clear()
+        self._records.clear()
+
     # --- spans and logs -----------------------------------------------------------------------------------------------
 
     @property
