@@ -1,12 +1,12 @@
 """Reached from `otel_breaker.pth` and `otel_breaker.start` when an interpreter starts.
 
-Everything here is cheap until `OTEL_BREAKER_ENABLED` is set: every Python of the machine passes through it.
+Everything here is cheap until `OTEL_BREAKER_ENABLED` is set: every Python of the machine passes through it. The
+`.pth` file asks for the variable before it loads this; the `.start` file, which takes its place from 3.15 on, cannot.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -18,13 +18,11 @@ _EXACT_MODULES: Final = frozenset(
     {"otel_breaker", "otel_breaker.cli", "opentelemetry.instrumentation.auto_instrumentation"}
 )
 # opentelemetry-instrument replaces itself with the program, which then is a process of its own.
-_SCRIPTS: Final = re.compile(
+_SCRIPTS: Final = (
     r"(?:(?:pip|uv|uvx|virtualenv)[0-9.]*|otel-breaker|opentelemetry-(?:instrument|bootstrap)"
     r"|__pip-runner__\.py|_in_process\.py)(?:\.exe)?"
 )
-_CODE: Final = re.compile(
-    r"multiprocessing\.resource_tracker|get_interpreter_info|\bensurepip\b|run_module\([\"']pip[\"']"
-)
+_CODE: Final = r"multiprocessing\.resource_tracker|get_interpreter_info|\bensurepip\b|run_module\([\"']pip[\"']"
 
 _done = False
 
@@ -46,16 +44,18 @@ def init() -> None:
 
 def bystander(argv: Sequence[str] | None = None) -> bool:
     """Whether this process is no agent: it installs packages, makes environments, tracks resources, is our own CLI."""
+    import re
+
     kind, text = _program(sys.orig_argv if argv is None else argv)
     if kind == "module":
         top = text.partition(".")[0]
         return top in _MODULES or text in _EXACT_MODULES
     if kind == "code":
-        return _CODE.search(text) is not None
+        return re.search(_CODE, text) is not None
     folder, name = os.path.split(text.rstrip("/\\"))
     if name == "__main__.py":  # python site-packages/pip/__main__.py
         return os.path.basename(folder) in _MODULES
-    return _SCRIPTS.fullmatch(name.lower()) is not None
+    return re.fullmatch(_SCRIPTS, name.lower()) is not None
 
 
 def _program(argv: Sequence[str]) -> tuple[str, str]:

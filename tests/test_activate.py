@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from otel_breaker._startup import bystander
-from tests.support.python import BIN, QUIET_OTEL, last_json, python, run
+from tests.support.python import BIN, QUIET_OTEL, STARTED, last_json, python, run
 
 AGENT = """
 import json, sys
@@ -70,7 +70,13 @@ def test_modes_are_announced_as_what_they_are(way: str) -> None:
 
 def test_installed_and_not_enabled_does_nothing() -> None:
     found = last_json(python(AGENT))
-    assert found == {"layers": 0, "at_start": [], "ours": False}
+    assert found == {"layers": 0, "at_start": ["otel_breaker"] * STARTED, "ours": False}
+
+
+def test_not_enabled_it_loads_next_to_nothing() -> None:
+    code = "import json, sys; print(json.dumps(sorted(name for name in sys.modules if 'otel_breaker' in name)))"
+    loaded = ["otel_breaker", "otel_breaker._startup", "otel_breaker._version"]
+    assert last_json(python(code)) == loaded * STARTED
 
 
 def test_start_up_loads_neither_wrapt_nor_ssl_nor_asyncio() -> None:

@@ -13,7 +13,11 @@ import otel_breaker
 from otel_breaker._registry import Registry
 from otel_breaker.core.clock import ManualClock
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="fork: this system has none; run on Linux or macOS")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="fork: this system has none; run on Linux or macOS"),
+    # Said from 3.12 on; forking with threads around is what is tested here.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
 
 
 def child(work: Callable[[], bool]) -> int:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -158,8 +159,9 @@ def passes(tests: list[str], mutant: Mutant | None = None) -> bool:
         command += ["--hypothesis-profile=mutants"] * (PROPERTIES in tests)
         try:
             done = subprocess.run(
-                [*command, *tests], cwd=copy, capture_output=True, text=True, timeout=SHORTLY, check=False
-            )
+                [*command, *tests], cwd=copy, capture_output=True, text=True, timeout=SHORTLY, check=False,
+                env={**os.environ, "PYTHONPATH": room},  # else a start-up file may load the real package
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
             return False
     if done.returncode not in (0, 1):

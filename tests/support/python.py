@@ -11,6 +11,9 @@ from typing import Any
 
 BIN = Path(sys.executable).parent
 
+STARTED = sys.version_info >= (3, 15)
+"""There our `.start` file, which cannot ask for the variable itself, loads the start-up module in every process."""
+
 QUIET_OTEL = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
 
 
