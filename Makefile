@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 BENCH := $(VENV)/bench
 
 .DEFAULT_GOAL := test
-.PHONY: bench demo stack test tools
+.PHONY: bench demo matrix stack test tools
 
 # pytest's own line comes last: what stands there is the result.
 test: $(VENV)/.dev
@@ -14,6 +14,11 @@ test: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict otel_breaker
 	$(BIN)/python -m pytest
+
+# Other interpreters, and other versions of what the package stands on. ARGS: -s NAME, --list.
+matrix: $(VENV)/.dev
+	.ci/newest-python
+	$(BIN)/nox $(ARGS)
 
 demo: $(VENV)/.package
 	$(BIN)/otel-breaker demo

@@ -1,0 +1,131 @@
+"""The version matrix: ``make matrix``, or ``nox --list`` and ``nox -s NAME``. Environments lie in .nox and are kept.
+
+A session whose interpreter is not here says so and is skipped; in CI that is a failure where `.ci/newest-python` should
+have brought it.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "venv"
+nox.options.reuse_venv = "yes"
+
+BETWEEN = ("3.12", "3.13")
+NEWEST = "3.15"
+
+MCP = ("1.22.0", "1.30.*")
+"""The oldest that is supported, and the last of the first line; the second line is in the main environment."""
+
+FLOORS = (
+    *(f"opentelemetry-{part}==1.39.0" for part in ("api", "exporter-otlp", "sdk")),
+    *(
+        f"opentelemetry-{part}==0.60b0"
+        for part in ("distro", "exporter-prometheus", "instrumentation", "instrumentation-httpx")
+    ),
+    "opentelemetry-instrumentation-requests==0.60b0",
+    "httpx==0.27.0",
+    "requests==2.31.0",
+    "wrapt==1.16.0",
+)
+"""The oldest of everything that the package stands on."""
+
+# What depends on an interpreter or on what is installed. Left out: pages, mutants, and servers of other programs.
+BREAKER = [
+    "tests/classify",
+    "tests/core",
+    "tests/instrumentations",
+    "tests/telemetry",
+    *sorted(set(glob.glob("tests/test_*.py")) - {"tests/test_mutants.py"}),
+]
+TOOLS = sorted(
+    glob.glob("tests/instrumentations/test_mcp*.py") + glob.glob("tests/instrumentations/test_langchain*.py")
+)
+THREADS = [one for one in BREAKER if one not in ("tests/classify", "tests/core")]
+
+
+def _free_threaded() -> str | None:
+    """A free-threaded CPython on the path."""
+    for name in ("python3.15t", "python3.14t", "python3.13t"):
+        if (found := shutil.which(name)) is not None:
+            return found
+    return None
+
+
+def _interpreter(version: str) -> str | None:
+    """Where that CPython is: what `.ci/newest-python` brought, the path, pyenv."""
+    brought = Path(__file__).parent / ".nox" / "interpreters" / f"python{version}" / "usr" / "bin" / f"python{version}"
+    if brought.exists():
+        return str(brought)
+    if (found := shutil.which(f"python{version}")) is not None and _runs(found):
+        return found
+    root = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
+    return next((str(one) for one in sorted(root.glob(f"versions/{version}.*/bin/python"), reverse=True)), None)
+
+
+def _runs(interpreter: str) -> bool:
+    """Whether it is one: pyenv puts a file of that name on the path for versions that are not switched on, too."""
+    return subprocess.run([interpreter, "-c", ""], capture_output=True, check=False).returncode == 0
+
+
+def _test(session: nox.Session, *tests: str, pins: tuple[str, ...] = ()) -> None:
+    session.install("--quiet", "--editable", ".[test]", *pins)
+    _pytest(session, *tests)
+
+
+def _pytest(session: nox.Session, *tests: str) -> None:
+    session.run("python", "-m", "pytest", "--quiet", *(session.posargs or tests), env={"OTEL_BREAKER_REQUIRE": None})
+
+
+@nox.session(python=sys.executable)
+def floors(session: nox.Session) -> None:
+    """The oldest OpenTelemetry, wrapt and clients that are supported."""
+    _test(session, *BREAKER, pins=FLOORS)
+
+
+@nox.session(python=sys.executable)
+@nox.parametrize("mcp", MCP)
+def tools(session: nox.Session, mcp: str) -> None:
+    """The first line of the MCP SDK, by itself and under LangChain."""
+    if not TOOLS:
+        session.skip("no tests of MCP or LangChain yet")
+    _test(session, *TOOLS, pins=(f"mcp=={mcp}",))
+
+
+@nox.session(python=sys.executable)
+def at_once(session: nox.Session) -> None:
+    """This interpreter, with the choices of a free-threaded build; what plays interleavings knows none of its locks."""
+    session.install("--quiet", "--editable", ".[test]")
+    _pytest(session, "-p", "tests.support.at_once", *THREADS, "--deselect=tests/test_interleavings.py")
+
+
+def _cpython(name: str, why: str, interpreter: str | None, brought: bool, *tests: str) -> None:
+    """A session for one more interpreter. ``brought``: CI's install step should have brought it."""
+
+    def run(session: nox.Session) -> None:
+        if interpreter is not None:
+            _test(session, *tests)
+        elif brought and os.environ.get("CI"):
+            session.error(f"{name} is not here, though .ci/newest-python should have brought it")
+        else:
+            session.skip(f"{name} is not here: {why}")
+
+    run.__doc__ = f"CPython: {interpreter or 'not here'}."
+    nox.session(run, name=name, python=interpreter or False)
+
+
+for version in BETWEEN:
+    _cpython(f"python{version}", "put one on the path, or into pyenv", _interpreter(version), False, *BREAKER)
+_cpython(
+    f"python{NEWEST}", "run .ci/newest-python on Debian, or put one on the path", _interpreter(NEWEST),
+    Path("/etc/debian_version").exists(), *BREAKER, "tests/processes",
+)  # fmt: skip
+_cpython("free-threaded", "put a python3.13t or newer on the path", _free_threaded(), False, *THREADS)
