@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 BENCH := $(VENV)/bench
 
 .DEFAULT_GOAL := test
-.PHONY: bench demo matrix stack test tools
+.PHONY: bench demo matrix preview stack test tools
 
 # pytest's own line comes last: what stands there is the result.
 test: $(VENV)/.dev

@@ -140,20 +140,20 @@ def _worst_first() -> list[Json]:
     none = [theme.words((0, "-", "text"))]
     fill = {"type": "color-background", "mode": "basic"}
     text = {"type": "color-text"}
-    overrides = [
+    overrides: list[Json] = [
         column("Circuit", 220, links=[FROM_ROW]),
         column("State", 100, mappings=theme.STATES, custom_cellOptions=fill, custom_align="left"),
         column("Service", 150),
-        column("Open for", 95, unit="s", decimals=0, mappings=none),
+        column("Open for", 95, noValue="-", unit="s", decimals=0, mappings=none),
         column(
-            "Cooldowns", 95, decimals=0, custom_cellOptions=text, mappings=none,
+            "Cooldowns", 95, noValue="-", decimals=0, custom_cellOptions=text, mappings=none,
             thresholds={"mode": "absolute", "steps": steps("text", (1, AMBER), (2, RED))},
         ),
-        column("Probe", 120, mappings=[*none, awaiting], custom_align="left"),
-        column("Open in", 75, decimals=0, mappings=none),
-        column("Replicas", 80, decimals=0),
-        column("Refused", 90, unit="cps", decimals=2, mappings=none),
-        column("Failed calls", 100, decimals=0, mappings=none),
+        column("Probe", 120, noValue="-", mappings=[*none, awaiting], custom_align="left"),
+        column("Open in", 75, noValue="-", decimals=0, mappings=none),
+        column("Replicas", 80, noValue="-", decimals=0),
+        column("Refused", 90, noValue="-", unit="cps", decimals=2, mappings=none),
+        column("Failed calls", 100, noValue="-", decimals=0, mappings=none),
         column("Last seen", 90, unit="s", decimals=0),
         column("Environment", 110),
         column("Namespace", 100),
@@ -169,7 +169,7 @@ def _worst_first() -> list[Json]:
                 "Open in: replicas that hold it open. Failed calls: in this time range. "
                 "'no telemetry': it reported in this time range and does not any more.",
                 [query(expr, now=True, table=True) for expr in asked],
-                size=(24, 10), columns=[labels[0], values[0], *labels[1:], *values[1:]],
+                size=(24, 12), columns=[labels[0], values[0], *labels[1:], *values[1:]],
                 worst="Open for", overrides=overrides,
             ),
         ],
@@ -290,7 +290,7 @@ def _circuit_now() -> list[Json]:
                 1, "State",
                 "The worst state among the replicas. 'no telemetry': nothing has reported it for five minutes.",
                 query(charts.worst_state(WHERE), now=True), unit="none", thresholds=steps(BLUE),
-                mappings=theme.STATES, solid=True,
+                mappings=theme.STATES, solid=True, text_size=32,
             ),
             stat(
                 2, "Open for",

@@ -88,20 +88,19 @@ def stat(
     mappings: Sequence[Json] = (),
     decimals: int | None = None,
     solid: bool = False,
-    empty: str = NO_TELEMETRY,
-    links: Sequence[Json] = (),
+    text_size: int | None = None,
 ) -> Json:
     """One number. ``solid`` fills the panel with its colour."""
     defaults: Json = {
         "unit": unit,
-        "noValue": empty,
+        "noValue": NO_TELEMETRY,
         "mappings": list(mappings),
         "color": {"mode": "thresholds"},
         "thresholds": {"mode": "absolute", "steps": list(thresholds)},
     }
     if decimals is not None:
         defaults["decimals"] = decimals
-    options = {
+    options: Json = {
         "colorMode": "background_solid" if solid else "value",
         "graphMode": "none" if one["instant"] else "area",
         "justifyMode": "center",
@@ -112,7 +111,9 @@ def stat(
         "textMode": "value",
         "wideLayout": True,
     }
-    return _panel("stat", number, title, description, size, [one], defaults, options, links=links)
+    if text_size is not None:
+        options["text"] = {"valueSize": text_size}
+    return _panel("stat", number, title, description, size, [one], defaults, options)
 
 
 def lanes(

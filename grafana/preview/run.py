@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make preview", description=__doc__)
     parser.add_argument("--prometheus", metavar="URL", help="where the series are; default: a played outage")
     parser.add_argument("--end", type=float, help="end of the time range, seconds since 1970; default: now")
+    parser.add_argument("--span", type=float, help="length of the time range, seconds; default: 3 hours, and one")
+    parser.add_argument("--every", type=float, default=15, help="how often samples come, seconds; default: 15")
+    parser.add_argument("--service", default="refund-agent", help="whose circuit the second picture shows")
+    parser.add_argument("--circuit", default="mcp:crm", help="which circuit the second picture shows")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/img")
     chosen = parser.parse_args()
     for program in ("node", "npm", "chromium"):
@@ -35,7 +40,24 @@ def main() -> int:
             return 1
     _build()
     with _series(chosen.prometheus, chosen.end) as (url, end):
-        _run("node", "shoot.mjs", str(ROOT / "grafana/dashboards"), str(chosen.out.resolve()), url, f"{end:.0f}")
+        wanted = {
+            "dashboards": str(ROOT / "grafana/dashboards"),
+            "out": str(chosen.out.resolve()),
+            "prometheus": url,
+            "end": end,
+            "every": chosen.every,
+            "shots": [
+                {"dashboard": "overview", "span": chosen.span or 10800},
+                {
+                    "dashboard": "circuit",
+                    "span": chosen.span or 3600,
+                    "var-service": chosen.service,
+                    "var-circuit": chosen.circuit,
+                    "var-environment": "production",
+                },
+            ],
+        }
+        _run("node", "shoot.mjs", json.dumps(wanted))
     return 0
 
 

@@ -1,4 +1,4 @@
-// Takes pictures: node shoot.mjs DASHBOARDS OUT PROMETHEUS END  (see ../../Makefile, preview)
+// Takes pictures; run.py says of what, as one JSON document.
 import { execFile } from 'node:child_process';
 import { createServer } from 'node:http';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
@@ -6,12 +6,8 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { promisify } from 'node:util';
 
-const [dashboards, out, prometheus, end] = process.argv.slice(2);
+const { dashboards, out, prometheus, end, every, shots } = JSON.parse(process.argv[2]);
 const WIDTH = 1600;
-const SHOTS = [
-  { name: 'overview', file: 'dashboard-overview' },
-  { name: 'circuit', file: 'dashboard-circuit', circuit: 'mcp:crm', service: 'refund-agent', environment: 'production', span: 3600 },
-];
 const KINDS = { '.html': 'text/html', '.js': 'text/javascript', '.css': 'text/css', '.json': 'application/json', '.woff2': 'font/woff2' };
 
 const server = createServer(async (request, response) => {
@@ -28,13 +24,11 @@ const server = createServer(async (request, response) => {
 });
 await new Promise((ready) => server.listen(0, '127.0.0.1', ready));
 
-for (const { name, file, span = 10800, ...variables } of SHOTS) {
-  const board = JSON.parse(await readFile(path.join(dashboards, `${name}.json`)));
+for (const shot of shots) {
+  const file = `dashboard-${shot.dashboard}`;
+  const board = JSON.parse(await readFile(path.join(dashboards, `${shot.dashboard}.json`)));
   const height = Math.max(...board.panels.map(({ gridPos }) => (gridPos.y + gridPos.h) * 38)) + 124;
-  const query = new URLSearchParams({ dashboard: name, prometheus, end, span });
-  for (const [key, value] of Object.entries(variables)) {
-    query.set(`var-${key}`, value);
-  }
+  const query = new URLSearchParams({ prometheus, end, every, ...shot });
   const profile = await mkdtemp(path.join(tmpdir(), 'preview-'));
   const flags = [
     '--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',

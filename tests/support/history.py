@@ -5,7 +5,7 @@ clock are made up. Every process of the fleet plays its three hours under a cloc
 and the samples become blocks of Prometheus' database. Names follow docs/exported-names.md, which is recorded from the
 real Collector.
 
-    python -m tests.support.history FOLDER     writes the blocks, for `make preview`
+    python -m tests.support.history FOLDER     writes the blocks
 """
 
 from __future__ import annotations

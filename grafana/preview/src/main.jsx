@@ -1,4 +1,4 @@
-// A page that draws one dashboard: ?dashboard=overview&prometheus=http://127.0.0.1:9090&end=...&span=10800&var-circuit=...
+// A page that draws one dashboard: ?dashboard=overview&prometheus=http://127.0.0.1:9090&end=...&span=10800&every=15&var-circuit=...
 import { createTheme, EventBusSrv, ThemeContext } from '@grafana/data';
 import { GlobalStyles, PanelChrome, PanelContextProvider } from '@grafana/ui';
 import React from 'react';
@@ -16,9 +16,11 @@ const HEAD = 92;
 const query = new URLSearchParams(window.location.search);
 const theme = createTheme({ colors: { mode: query.get('theme') ?? 'dark' } });
 const span = Number(query.get('span') ?? 10800);
-const end = Math.floor(Number(query.get('end') ?? Date.now() / 1000) / 15) * 15;
+const every = Number(query.get('every') ?? 15); // the data source's scrape interval
+const end = Math.floor(Number(query.get('end') ?? Date.now() / 1000) / every) * every;
 const context = {
-  prometheus: query.get('prometheus'), end, span, step: Math.max(15, Math.round(span / 240 / 15) * 15),
+  prometheus: query.get('prometheus'), end, span, every,
+  step: Math.max(every, Math.round(span / 240 / every) * every),
   variables: Object.fromEntries(
     ['environment', 'namespace', 'service', 'circuit'].map((name) => [name, query.get(`var-${name}`) ?? '.*'])
   ),
@@ -75,7 +77,7 @@ function Board({ board, loaded }) {
       <div style={{ height: HEAD - 16, fontSize: 13 }}>
         <div style={{ display: 'flex', justifyContent: 'space-between', marginBottom: 12 }}>
           <b style={{ fontSize: 16 }}>{board.title}</b>
-          <span>Last {span === 3600 ? 'hour' : `${span / 3600} hours`} ▾ &nbsp; ⟳ {board.refresh}</span>
+          <span>Last {span === 3600 ? 'hour' : span % 3600 ? `${Math.round(span / 60)} minutes` : `${span / 3600} hours`} ▾ &nbsp; ⟳ {board.refresh}</span>
         </div>
         {board.templating.list.map((variable) => <Variable key={variable.name} variable={variable} />)}
       </div>

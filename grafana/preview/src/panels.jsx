@@ -25,7 +25,7 @@ export function Stat({ panel, data, width, height }) {
   return (
     <BigValue
       value={value} sparkline={sparkline} theme={theme} width={width} height={height}
-      colorMode={colorMode} graphMode={graphMode} justifyMode={justifyMode} textMode={textMode}
+      colorMode={colorMode} graphMode={graphMode} justifyMode={justifyMode} textMode={textMode} text={panel.options.text}
     />
   );
 }
@@ -64,14 +64,14 @@ export function Bars({ panel, data, width, height }) {
 }
 
 function ticks(context) {
-  const every = context.span > 7200 ? 30 * 60 : 10 * 60;
+  const every = context.span > 7200 ? 1800 : context.span > 1800 ? 600 : 60;
   const first = Math.ceil((context.end - context.span) / every) * every;
   return Array.from({ length: Math.floor((context.end - first) / every) + 1 }, (_, n) => first + n * every);
 }
 
 export function Lanes({ panel, data, width, height, context }) {
   const theme = useTheme2();
-  const name = Math.min(330, 12 + 6.7 * Math.max(...data.map(({ fields }) => fields[1].config.displayName.length)));
+  const name = Math.min(360, 12 + 6.7 * Math.max(...data.map(({ fields }) => fields[1].config.displayName.length)));
   const shown = data.slice(0, panel.options.perPage);
   const axis = 20;
   const foot = 24;
@@ -148,8 +148,8 @@ export function Table({ panel, table, width, height }) {
               {columns.map((field) => {
                 const raw = field.values[place];
                 const shown = field.display(raw);
-                const empty = raw === null && !field.config.mappings.length;
-                const text = empty ? (field.type === 'number' ? panel.fieldConfig.defaults.noValue : '') : formattedValueToString(shown);
+                const empty = raw === null && field.name !== 'State';
+                const text = empty ? (field.type === 'number' ? field.config.noValue : '') : formattedValueToString(shown);
                 const kind = field.config.custom.cellOptions.type;
                 const style = { ...cell, textAlign: align(field) };
                 if (kind === 'color-background') {

@@ -1,12 +1,10 @@
 // Asks Prometheus what a panel asks, and makes Grafana's data frames of the answer.
 import { FieldType, getDisplayProcessor, toDataFrame } from '@grafana/data';
 
-const EVERY = 15; // the data source's scrape interval
-
 export function interpolate(text, context) {
   const words = {
     __interval: `${context.step}s`,
-    __rate_interval: `${Math.max(context.step + EVERY, 4 * EVERY)}s`,
+    __rate_interval: `${Math.max(context.step + context.every, 4 * context.every)}s`,
     __range: `${context.span}s`,
     ...context.variables,
   };
