@@ -127,7 +127,7 @@ def span(log: Log) -> tuple[str, str, str]:
 def playing(room: Path, vendors: str) -> Iterator[Play]:
     stack.need(*stack.ALL)
     with contextlib.ExitStack() as held:
-        onward = held.enter_context(Receiver())
+        onward = held.enter_context(Receiver(stack.free_port()))
         path = held.enter_context(stack.Stack(room, onward.endpoint, group_wait=f"{GROUP_WAIT}s"))
         play = Play(path, onward)
         play.vendors = {name: held.enter_context(Vendor()) for name in vendors.split()}

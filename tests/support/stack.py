@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -74,14 +75,18 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port that nobody listens on now, and that was not handed out before."""
+    """A port that nobody listens on now.
+
+    Below those that the kernel gives to outgoing connections: one of them could take it before the server has started,
+    or while it is being started again.
+    """
     while True:
+        port = random.SystemRandom().randrange(15000, 32000)
         with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port not in _given:
-            _given.add(port)
-            return port
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
 
 
 def wait_until(condition: Callable[[], Any], timeout: float = 30.0, every: float = 0.1) -> Any:
