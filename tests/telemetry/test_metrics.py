@@ -11,6 +11,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+import otel_breaker
 from otel_breaker import Circuit, CircuitOpenError, Policy, _guard, registry
 from otel_breaker._frames import Site
 from otel_breaker._registry import Registry, swap
@@ -18,6 +19,7 @@ from otel_breaker.core.clock import ManualClock
 from otel_breaker.outcomes import OK, THROTTLED, UNAUTHORIZED, Outcome
 from otel_breaker.stats import BORN
 from otel_breaker.telemetry import metrics
+from tests.support.circuits import trip
 from tests.telemetry.signals import Series, Signals, series
 
 STATES = ("closed", "open", "half_open", "forced_open", "disabled")
@@ -37,7 +39,7 @@ def of(signals: Signals, name: str) -> Series:
 # --- from the start ---------------------------------------------------------------------------------------------------
 
 
-def test_every_series_of_a_name_is_at_zero_from_registration(signals: Signals) -> None:
+def test_every_series_of_a_name_is_at_zero_from_registration_B83(signals: Signals) -> None:
     registry().client("api.test")
 
     found = signals.collect()
@@ -72,6 +74,23 @@ def test_every_series_of_a_name_is_at_zero_from_registration(signals: Signals) -
         "otel_breaker.circuits": {(): 1},
         "otel_breaker.store.errors": {(): 0},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["guard", "by hand"])
+def test_at_the_first_admit_every_event_is_there_at_zero_B83(signals: Signals, kind: str) -> None:
+    """A counter that is born at 1 shows no increase: the first refusal or transition would page nobody."""
+    first = otel_breaker.guard(tool="t")(str) if kind == "guard" else lambda: Circuit("t").call(str)
+    first()
+    found = {name: series(metric) for name, metric in signals.collect().items()}
+    not_zero = {
+        (name, key): value
+        for name in ("admissions", "outcomes", "transitions", "time_saved", "credentials.revoked")
+        for key, value in found[f"otel_breaker.{name}"].items()
+        if value
+    }
+    assert not_zero == {("admissions", ("admitted", "t")): 1, ("outcomes", ("t", "success")): 1}
+    assert len(found["otel_breaker.admissions"]) == 8
+    assert len(found["otel_breaker.transitions"]) == 4
 
 
 def test_nothing_is_reported_before_there_is_a_circuit(signals: Signals) -> None:
@@ -349,7 +368,7 @@ class WithBroken(Registry):
         return iter([Broken(healthy[0]), *healthy])
 
 
-def test_one_unreadable_circuit_hides_no_other(
+def test_one_unreadable_circuit_hides_no_other_B78(
     signals: Signals, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = swap(WithBroken(clock=clock))
@@ -368,7 +387,7 @@ def test_one_unreadable_circuit_hides_no_other(
     assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
 
 
-def test_collecting_touches_no_socket(signals: Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collecting_touches_no_socket_and_no_file_B78(signals: Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     registry().client("api.test")
 
     def forbidden(*args: object, **kwargs: object) -> None:
@@ -379,6 +398,26 @@ def test_collecting_touches_no_socket(signals: Signals, monkeypatch: pytest.Monk
     monkeypatch.setattr("builtins.open", forbidden)
 
     assert of(signals, "circuits") == {(): 1}
+
+
+def test_a_collection_looks_once_at_each_circuit_and_asks_the_store_nothing_B78(
+    signals: Signals, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted, not timed: what a collection costs is one look at each circuit, also of those that are open."""
+    looks: list[str] = []
+    snapshot = Circuit.snapshot
+    monkeypatch.setattr(Circuit, "snapshot", lambda self: looks.append(self.name) or snapshot(self))
+    circuits = [registry().client(f"api{number}.test") for number in range(150)]
+    for circuit in circuits[:50]:
+        trip(circuit)
+    looks.clear()
+    clock.advance(100)  # nobody has called since, and still the state is told
+
+    status = of(signals, "status")
+
+    assert sorted(looks) == sorted(circuit.name for circuit in circuits)
+    assert sum(count for (_, state), count in status.items() if state == "open") == 50
+    assert sum(count for (_, state), count in status.items() if state == "closed") == 100
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
