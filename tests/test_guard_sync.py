@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 import threading
 from typing import Any
 
@@ -404,6 +405,38 @@ def test_a_partial_and_a_callable_object_have_names() -> None:
     assert lookup("a") == "A"
     assert there("x") == "web:x"
     assert (of(lookup).name, of(there).name) == ("Lookup", "search")
+
+
+class Looks:
+    def __call__(self, key: str = "k") -> str:
+        return key
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "key"),
+    [
+        (lambda: functools.partial(fetch_plain, "k"), "fetch_plain", "fetch_plain"),
+        (lambda: functools.partial(functools.partial(fetch_plain), "k"), "fetch_plain", "fetch_plain"),
+        (lambda: lambda: "k", "<lambda>", r"<lambda>:\d+"),
+        (lambda: Looks(), "Looks", "Looks"),
+        (lambda: functools.partial(Looks(), "k"), "Looks", "Looks"),
+        (lambda: Looks().__call__, "__call__", "Looks.__call__"),
+        (lambda: len, "len", "len"),
+    ],
+)
+def test_B39_whatever_can_be_called_has_one_name_however_often_it_is_made(
+    make: Any, name: str, key: str, breaker_registry: Registry
+) -> None:
+    first, second = otel_breaker.guard(make()), otel_breaker.guard(make())
+    (circuit,) = breaker_registry
+    assert of(first) is of(second) is circuit
+    assert (circuit.name, breaker_registry.get(name)) == (name, circuit)
+    assert re.fullmatch(rf"[\w.<>]*{key}/{name}#tool", str(circuit.key))  # no address in it
+    assert repr(circuit) == f"<Circuit {name} closed>"
+
+
+def fetch_plain(key: str) -> str:
+    return key
 
 
 def test_a_tool_that_calls_itself_is_one_call() -> None:

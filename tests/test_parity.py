@@ -1,18 +1,21 @@
-"""One script of outcomes: sync and async, functions and generators give equal transitions, counts and stats."""
+"""One script of outcomes: sync and async functions, generators and clients give equal transitions and counts."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import otel_breaker
-from otel_breaker import Circuit, Policy, Transition
+from otel_breaker import Circuit, CircuitOpenError, Policy, Transition
 from otel_breaker._registry import Registry, swap
 from otel_breaker.core.clock import ManualClock
 from tests.support.circuits import Fault, decisions, moves, of, outcomes, reasons
+from tests.support.clients import CLIENTS, Client
+from tests.support.faults import Script
 
 SCRIPT: tuple[str | float, ...] = (
     "ok", "fault", "ok", "fault", "bad argument", "fault", "reset", "bad result", "timeout",  # opens on the fifth
@@ -206,7 +209,7 @@ def test_the_script_does_what_it_says(reference: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("make", [by_async, by_generator])
-def test_every_kind_of_tool_gives_the_same(make: Any, reference: dict[str, Any]) -> None:
+def test_every_kind_of_tool_gives_the_same_B06(make: Any, reference: dict[str, Any]) -> None:
     assert play(make, SCRIPT) == reference
 
 
@@ -215,13 +218,13 @@ PLAIN = ("ok", "fault", "ok", "fault", "fault", "reset", "bad argument", "timeou
 
 
 @pytest.mark.parametrize("make", [by_acall, by_with])
-def test_every_way_by_hand_gives_the_same(make: Any) -> None:
+def test_every_way_by_hand_gives_the_same_B06(make: Any) -> None:
     expected = play(by_call, PLAIN)
     assert expected["decisions"] == {"admitted": 10, "probe": 5, "circuit_open": 2}
     assert play(make, PLAIN) == expected
 
 
-def test_async_generators_give_the_same_for_what_they_can_say(reference: dict[str, Any]) -> None:
+def test_async_generators_give_the_same_for_what_they_can_say_B06(reference: dict[str, Any]) -> None:
     """They return nothing, so the script leaves out what only a result can say."""
 
     def tool_of(registry: Registry) -> tuple[Circuit, Callable[[str], Any]]:
@@ -245,3 +248,71 @@ def test_async_generators_give_the_same_for_what_they_can_say(reference: dict[st
         return of(tool), tool
 
     assert play(tool_of, PLAIN) == play(plain_of, PLAIN)
+
+
+# --- HTTP clients -----------------------------------------------------------------------------------------------------
+
+ANSWERS: tuple[int | float | None, ...] = (
+    200, 503, 503, 404, 500, 503, 529,  # opens on the fifth failure; a 404 leaves the run as it is
+    None, 10.0, None, 20.0, 503,  # a failed probe
+    None, 60.0, 404, 403, 200,  # two neutral probes, then one that closes
+    200, 429, 429, 200, 429, 429, 429,  # opens by throttles
+    None, 30.0, 200, 503, 503,
+)  # fmt: skip
+"""What the server answers; seconds that pass; ``None``: a call that is refused and reaches no server."""
+
+
+def ask(client: Client, srv: Script, registry: Registry, clock: ManualClock) -> dict[str, Any]:
+    """Everything that can be observed of one run, the gauges of each moment among it; names of ports left out."""
+    told: list[Transition] = []
+    remove = otel_breaker.add_listener(told.append)
+    seen: list[Any] = []
+    began = clock.now()
+    try:
+        with client.open() as caller:
+            for answer in ANSWERS:
+                if isinstance(answer, float):
+                    clock.advance(answer)
+                    continue
+                if answer is not None:
+                    srv.reply(answer)
+                result = caller.get(srv.url())
+                assert isinstance(result.error, CircuitOpenError) == (answer is None)
+                circuit = registry.get(srv.host)
+                assert circuit is not None
+                seen.append((result.status, replace(circuit.snapshot(), name="host")))
+    finally:
+        remove()
+    assert srv.hits == sum(isinstance(answer, int) for answer in ANSWERS)
+    assert circuit is not None
+    return {
+        "seen": seen,
+        "transitions": [(t.previous_state, t.state, t.reason, t.failures, t.cooldown, t.at - began) for t in told],
+        "decisions": decisions(circuit),
+        "outcomes": outcomes(circuit),
+        "reasons": reasons(circuit),
+        "moves": moves(circuit),
+    }
+
+
+@pytest.fixture
+def by_requests(patched: Registry, manual_clock: ManualClock) -> dict[str, Any]:
+    """What a plain sync client does."""
+    with Script() as srv:
+        return ask(CLIENTS["requests"], srv, patched, manual_clock)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_every_http_client_gives_the_same_B06(
+    name: str, patched: Registry, manual_clock: ManualClock, srv: Script, by_requests: dict[str, Any]
+) -> None:
+    assert by_requests["decisions"] == {"admitted": 16, "probe": 5, "circuit_open": 4}
+    assert by_requests["outcomes"] == {"success": 5, "failure": 8, "neutral": 3, "throttled": 5}
+    assert by_requests["reasons"] == {"server_error": 7, "overloaded": 1}
+    assert by_requests["moves"] == {
+        ("closed", "open"): 2,
+        ("open", "half_open"): 3,
+        ("half_open", "open"): 1,
+        ("half_open", "closed"): 2,
+    }
+    assert ask(CLIENTS[name], srv, patched, manual_clock) == by_requests

@@ -9,6 +9,7 @@ import importlib
 import inspect
 import pickle
 import types
+import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from otel_breaker.errors import CircuitOpenError
 from otel_breaker.instrumentations import _patch
 from tests.support.counts import admitted, names, outcomes, reasons
 from tests.support.faults import Script
+from tests.support.mcp_process import wait_until
 
 
 @pytest.fixture(params=["httpx", "httpx2"])
@@ -132,6 +134,40 @@ def test_an_enforced_deadline_ends_a_hanging_call_B02(
     loop.run(main())
     assert srv.hits == 2
     assert reasons(patched) == {"deadline_exceeded": 2}
+
+
+@pytest.mark.parametrize("how", ["get", "stream"])
+def test_100_refusals_leave_nothing_behind_B33(patched: Any, lib: Any, srv: Script, how: str) -> None:
+    async def ask(client: Any) -> None:
+        if how == "get":
+            await client.get(srv.url())
+            return
+        async with client.stream("GET", srv.url()):
+            raise AssertionError("refused, it must not be entered")
+
+    async def refused(client: Any) -> None:
+        with pytest.raises(CircuitOpenError) as caught:
+            await ask(client)
+        assert isinstance(caught.value, lib.HTTPError)
+
+    async def run() -> None:
+        async with lib.AsyncClient(trust_env=False) as client:
+            srv.reply(503, times=5)
+            for _ in range(5):
+                await client.get(srv.url())
+            for _ in range(100):
+                await refused(client)
+            await asyncio.gather(*(refused(client) for _ in range(100)))
+            gc.collect()
+            assert len(srv.open) == 1  # the one that the five shared
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        asyncio.run(run())
+        gc.collect()
+    assert (srv.hits, srv.connections["http"]) == (5, 1)
+    wait_until(lambda: not srv.open, "the end of the connection")
 
 
 def test_a_pool_timeout_is_neutral_B121(patched: Any, lib: Any, srv: Script) -> None:

@@ -179,6 +179,12 @@ class _Server:
                 self._open.discard(plain)
             sock.close()
 
+    @property
+    def open(self) -> list[socket.socket]:
+        """Connections that are open now."""
+        with self._lock:
+            return list(self._open)
+
     def close(self) -> None:
         """Stop listening and drop every connection."""
         self._stopped.set()

@@ -222,7 +222,7 @@ def caller(client: Client, patched: Registry) -> Iterator[Caller]:
 # --- one script, every client -----------------------------------------------------------------------------------------
 
 
-def test_on_the_current_span(caller: Caller, signals: Signals, srv: Script, manual_clock: ManualClock) -> None:
+def test_on_the_current_span_B06(caller: Caller, signals: Signals, srv: Script, manual_clock: ManualClock) -> None:
     with signals.tracer.start_as_current_span("agent"):
         play(caller, srv, manual_clock)
     (span,) = signals.plain_spans
