@@ -48,7 +48,7 @@ PHASES: Final = (
         "the vendor is down: silence, a gateway that gives up, connections reset",
         _cycle(10, "stalls", "gives up", "resets", "gives up"),
     ),
-    Phase("limiting", f"the vendor is back, but answers 429 with Retry-After: {RETRY_AFTER}", _cycle(8, "limits")),
+    Phase("limiting", f"the vendor is back, but answers 429 with Retry-After: {RETRY_AFTER}", _cycle(6, "limits")),
     Phase("recovered", "the vendor has recovered", _cycle(7, "answers")),
 )
 
