@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 
@@ -40,6 +41,14 @@ def test_alerts_lead_to_these_dashboards() -> None:
         "overview": _alerts.OVERVIEW_UID,
         "circuit": _alerts.CIRCUIT_UID,
     }
+
+
+def test_the_file_that_provisions_them_is_the_one_of_compose() -> None:
+    provisioning, stack = (
+        yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+        for path in ("grafana/provisioning/dashboards.yaml", "collector-config/stack/dashboards.yaml")
+    )
+    assert provisioning == stack
 
 
 def test_panels_keep_their_numbers() -> None:
