@@ -21,6 +21,7 @@ from otel_breaker.instrumentations._table import TARGETS
 
 from .measure import Item, Loop, awaits, calls
 
+MEASURED = ("requests", "httpx", "httpx2")
 URL = "http://api.example.com/v1/things"
 BODY = b'{"ok": true}'
 JSON = {"content-type": "application/json"}
@@ -70,7 +71,7 @@ def _httpx(library: str, changed: Changed, runner: asyncio.Runner) -> dict[str, 
 
 def items(runner: asyncio.Runner) -> list[Item]:
     """Three items for each client. Switches the breakers on for the process."""
-    for library in ("httpx", "httpx2"):
+    for library in MEASURED:
         importlib.import_module(library)
     originals = _originals()
     otel_breaker.instrument()
@@ -92,7 +93,7 @@ def items(runner: asyncio.Runner) -> list[Item]:
 def _originals() -> dict[type, dict[str, Any]]:
     """The methods that the guard patches, by their class."""
     found: dict[type, dict[str, Any]] = {}
-    for row in TARGETS:
+    for row in (row for row in TARGETS if row.library in MEASURED):
         module, _, path = row.attribute.rpartition(":")
         owner, name, original = wrapt.resolve_path(importlib.import_module(module or row.module), path)
         found.setdefault(owner, {})[name] = original
