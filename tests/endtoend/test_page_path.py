@@ -304,10 +304,9 @@ def test_two_services_two_vendors_four_workers_are_four_incidents_B91(calm: Play
         assert incident.last.action == "resolve"
         assert {event.payload["severity"] for event in incident.events} == {"critical"}
         assert {event.dedup_key for event in incident.events} == {incident.dedup_key}
-        firing = incident.events[-2].payload["custom_details"]["firing"]
         # Three of four is most of them; the share is that of the moment at which it began.
         most = rf"of {service} in production has not closed for two cooldowns in (75|100)% of the replicas"
-        assert re.search(most, firing)
+        assert any(re.search(most, event.payload["custom_details"]["firing"]) for event in incident.events)
 
         # Only when its own circuit had closed in all four.
         whose = f'service_name="{service}",otel_breaker_name="{calm.vendors[vendor].host}"'
