@@ -109,9 +109,7 @@ def test_doctor_of_a_sound_installation(capsys: pytest.CaptureFixture[str]) -> N
     assert facts["settings"]["mode"] == "enforce"
     assert facts["settings"]["store"] == "memory"
     assert facts["settings"]["policies"]["default"]["failure_threshold"] == 5
-    assert facts["activation"]["start_up_file"].endswith(
-        "otel_breaker.start" if STARTED else "otel_breaker.pth"
-    )
+    assert facts["activation"]["start_up_file"].endswith("otel_breaker.start" if STARTED else "otel_breaker.pth")
     assert facts["activation"]["switched_off_by"] is None
     assert set(facts["telemetry"].values()) == {"nowhere, unless the program sets a provider"}
     assert any("-S" in line for line in facts["not_covered"])
