@@ -22,10 +22,10 @@ from otel_breaker.cli.demo.screen import WIDTH, Screen, shortened
 
 pytestmark = pytest.mark.timeout(240)
 LIMIT = 180.0
-WITHOUT_LANGCHAIN = """
+WITHOUT_LANGGRAPH = """
 import importlib.util
 find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *more: None if name == "langchain_core" else find(name, *more)
+importlib.util.find_spec = lambda name, *more: None if name.startswith("langgraph.") else find(name, *more)
 from otel_breaker.cli import main
 raise SystemExit(main(["demo"]))
 """
@@ -62,7 +62,7 @@ def played() -> Iterator[dict[str, Played]]:
     commands = {
         "kept": command,
         "broken": [*command, "--set", "mode=off", "--json"],
-        "lacking": [sys.executable, "-c", WITHOUT_LANGCHAIN],
+        "lacking": [sys.executable, "-c", WITHOUT_LANGGRAPH],
     }
     pipe = subprocess.PIPE
     started = {
@@ -192,7 +192,7 @@ def test_without_the_packages_of_the_second_act_the_first_is_played(played: dict
     lacking = played["lacking"]
     assert lacking.status == 0, lacking.text + lacking.errors
     assert lacking.text.splitlines()[-2:] == [
-        "The second act was left out; not installed: langchain-core. Try: pip install 'otel-breaker[demo]'",
+        "The second act was left out; not installed: langgraph. Try: pip install 'otel-breaker[demo]'",
         "Every promised effect happened.",
     ]
     assert lacking.text.count("    ok  ") == 14

@@ -8,7 +8,7 @@ import sys
 from typing import Any, Final
 
 _CLIENTS: Final = ("requests", "httpx", "httpx2")
-_SECOND_ACT: Final = ("mcp", "langgraph", "langchain_core")
+_SECOND_ACT: Final = ("mcp", "langgraph.graph", "langchain_core")  # langgraph alone is a namespace of several
 
 
 def add(subparsers: Any) -> None:
@@ -54,9 +54,16 @@ def run(arguments: argparse.Namespace) -> int:
     # Loaded here: the other subcommands do without it.
     from .story import tell
 
-    lacking = [name.replace("_", "-") for name in _missing(_SECOND_ACT)]
+    lacking = [name.partition(".")[0].replace("_", "-") for name in _missing(_SECOND_ACT)]
     return tell(sys.stdout, dict(arguments.settings), lacking=lacking, as_json=arguments.json)
 
 
 def _missing(names: tuple[str, ...]) -> list[str]:
-    return [name for name in names if importlib.util.find_spec(name) is None]
+    return [name for name in names if not _found(name)]
+
+
+def _found(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # nor is the package that it would be in
+        return False
