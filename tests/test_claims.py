@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_breaker.instrumentations._table import TARGETS
 from tests.support.faults import Script
 from tests.support.python import last_json, python
 
@@ -110,6 +111,28 @@ assert asyncio.run(search.ainvoke({"word": "ok"})) == "ok"
 """,
         ("search",),
     ),
+    "langchain-core, ToolNode": Claim(
+        """
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+
+@tool
+def search(word: str) -> str:
+    "Find it."
+    return word
+
+graph = StateGraph(MessagesState)
+graph.add_node("tools", ToolNode([search]))
+graph.add_edge(START, "tools")
+graph.add_edge("tools", END)
+call = {"type": "tool_call", "id": "1", "name": "search", "args": {"word": "ok"}}
+told = graph.compile().invoke({"messages": [AIMessage(content="", tool_calls=[call])]})
+assert told["messages"][-1].content == "ok"
+""",
+        ("search",),
+    ),
     "your functions": Claim(
         """
 @otel_breaker.guard
@@ -144,6 +167,12 @@ def claimed() -> list[str]:
 def test_B07_every_library_that_the_readme_claims_has_a_call_here() -> None:
     assert len(claimed()) >= 7
     assert {name.partition(",")[0] if name not in claimed() else name for name in CLAIMS} == set(claimed())
+
+
+def test_B07_the_readme_claims_what_is_patched_and_nothing_more() -> None:
+    table = README.read_text().partition("\n## What is guarded\n")[2].partition("\n## ")[0]
+    patched = re.findall(r"^\| ([^|]+?) \| patching", table, re.MULTILINE)
+    assert sorted(patched) == sorted({row.distribution for row in TARGETS})
 
 
 @pytest.mark.parametrize("name", CLAIMS)
