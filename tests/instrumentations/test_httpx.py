@@ -9,7 +9,6 @@ import importlib
 import inspect
 import pickle
 import types
-import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from otel_breaker.instrumentations import _patch
 from tests.support.counts import admitted, names, outcomes, reasons
 from tests.support.faults import Script
 from tests.support.mcp_process import wait_until
+from tests.support.unawaited import none_dropped
 
 
 @pytest.fixture(params=["httpx", "httpx2"])
@@ -162,8 +162,7 @@ def test_100_refusals_leave_nothing_behind_B33(patched: Any, lib: Any, srv: Scri
             assert len(srv.open) == 1  # the one that the five shared
             assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
+    with none_dropped():
         asyncio.run(run())
         gc.collect()
     assert (srv.hits, srv.connections["http"]) == (5, 1)

@@ -12,7 +12,6 @@ import json
 import pickle
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -41,6 +40,7 @@ from tests.support.circuits import Fault, decisions, moves, outcomes, reasons
 from tests.support.counts import names
 from tests.support.faults import Script
 from tests.support.langchain import Agent, caller, tool_call
+from tests.support.unawaited import none_dropped
 
 
 @dataclass(frozen=True)
@@ -1083,8 +1083,7 @@ def test_an_answer_that_cannot_be_made_is_a_refusal_that_is_raised(
 def test_100_refusals_leave_nothing_behind_B33(on: Registry) -> None:
     body = Body(Fault())
     search = WAYS[1].tool(body)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
+    with none_dropped():
         fail(WAYS[1], search)
 
         async def refused() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +34,7 @@ from tests.support.mcp_client import (
 )
 from tests.support.mcp_process import HttpServer, StdioServer, wait_until
 from tests.support.mcp_told import told_of
+from tests.support.unawaited import none_dropped
 
 SUM = {"a": 1, "b": 2}
 
@@ -548,8 +548,7 @@ def test_100_refusals_leave_nothing_behind_B33(mcp_patched: Registry) -> None:
             assert server.connections <= before
             assert server.hits == 5
 
-    with warnings.catch_warnings(), HttpServer() as server:
-        warnings.simplefilter("error", RuntimeWarning)
+    with none_dropped(), HttpServer() as server:
         asyncio.run(run(server))
         gc.collect()
         wait_until(lambda: server.connections == 0, "the end of the connections")
@@ -564,8 +563,7 @@ def test_refused_connections_leave_nothing_behind_B33(mcp_patched: Registry) -> 
             assert isinstance(caught.value, CircuitOpenError) is (number >= 5)
         gc.collect()
 
-    with warnings.catch_warnings(), HttpServer() as server:
-        warnings.simplefilter("error", RuntimeWarning)
+    with none_dropped(), HttpServer() as server:
         server.fault("s503", on="initialize")
         asyncio.run(run(server))
         gc.collect()
