@@ -22,8 +22,15 @@ nox.options.reuse_venv = "yes"
 BETWEEN = ("3.12", "3.13")
 NEWEST = "3.15"
 
-MCP = ("1.22.0", "1.30.*")
-"""The oldest that is supported, and the last of the first line; the second line is in the main environment."""
+MCP = {
+    "1.22.0": [
+        "--deselect=tests/instrumentations/test_mcp_errors.py::test_streamable_http[SSE cut and resumed]",  # does not
+        "--deselect=tests/instrumentations/test_mcp_errors.py::test_streamable_http[redirect]",  # its client follows it
+    ],
+    "1.30.*": [],
+}
+"""The oldest that is supported, and the last of the first line, with what they do otherwise. The second line is in the
+main environment."""
 
 FLOORS = (
     *(f"opentelemetry-{part}==1.39.0" for part in ("api", "exporter-otlp", "sdk")),
@@ -97,7 +104,9 @@ def tools(session: nox.Session, mcp: str) -> None:
     """The first line of the MCP SDK, by itself and under LangChain."""
     if not TOOLS:
         session.skip("no tests of MCP or LangChain yet")
-    _test(session, *TOOLS, pins=(f"mcp=={mcp}",))
+    # pydantic-settings says so of the servers of the first line.
+    warned = "-Wignore:Field 'lifespan' has an incomplete definition"
+    _test(session, *TOOLS, "tests/test_claims.py", warned, *MCP[mcp], pins=(f"mcp=={mcp}",))
 
 
 @nox.session(python=sys.executable)

@@ -10,7 +10,7 @@ import pytest
 
 from otel_breaker._registry import Registry
 from tests.support.counts import names
-from tests.support.mcp_client import LINE, is_error, open_http, seconds, structured
+from tests.support.mcp_client import LINE, http_function, is_error, open_http, over_http, seconds, structured
 from tests.support.mcp_process import HttpServer, StdioServer
 from tests.support.mcp_told import told_of
 from tests.support.python import last_json, python
@@ -22,12 +22,12 @@ import asyncio, json, sys
 {before}
 from mcp import ClientSession, StdioServerParameters, stdio_client
 from mcp.client.sse import sse_client
-from mcp.client.streamable_http import streamable_http_client
+from mcp.client.streamable_http import {http} as over_http
 {after}
 
 OPENED = {{
     "stdio": lambda: stdio_client(StdioServerParameters(command=sys.executable, args={args!r})),
-    "http": lambda: streamable_http_client({url!r}),
+    "http": lambda: over_http({url!r}),
     "sse": lambda: sse_client({url!r}),
 }}
 
@@ -56,6 +56,7 @@ def test_a_program_that_takes_everything_by_name_B07(kind: str, how: str, reques
         args=server.args if kind == "stdio" else [],
         url="" if kind == "stdio" else server.url,
         kind=kind,
+        http=http_function(),
     )
     variables = {"OTEL_BREAKER_ENABLED": "true"} if how == "variable" else {}
     status, circuits = last_json(python(code, **variables))
@@ -71,7 +72,6 @@ def test_a_program_that_takes_everything_by_name_B07(kind: str, how: str, reques
 def test_the_clients_own_requests_are_not_the_transports(mcp_patched: Registry, mcp_http: HttpServer) -> None:
     """One HTTP client for both: it stays as it was, and what the program asks of it is guarded as ever."""
     from mcp import ClientSession
-    from mcp.client import streamable_http
 
     library = importlib.import_module("httpx2" if LINE == 2 else "httpx")
     host = f"127.0.0.1:{mcp_http.port}"
@@ -80,7 +80,7 @@ def test_the_clients_own_requests_are_not_the_transports(mcp_patched: Registry, 
         async with library.AsyncClient() as client:
             before = dict(vars(client))
             async with (
-                streamable_http.streamable_http_client(mcp_http.url, http_client=client) as streams,
+                over_http(mcp_http.url, client) as streams,
                 ClientSession(streams[0], streams[1]) as session,
             ):
                 await session.initialize()
@@ -97,14 +97,13 @@ def test_the_clients_own_requests_are_not_the_transports(mcp_patched: Registry, 
 def test_credentials_of_an_auth_flow_are_seen(mcp_patched: Registry, mcp_http: HttpServer) -> None:
     """The header is made by the client's ``auth``, for each request."""
     from mcp import ClientSession
-    from mcp.client import streamable_http
 
     library = importlib.import_module("httpx2" if LINE == 2 else "httpx")
 
     async def call(user: str) -> Any:
         async with (
             library.AsyncClient(auth=(user, "S3CRET")) as client,
-            streamable_http.streamable_http_client(mcp_http.url, http_client=client) as streams,
+            over_http(mcp_http.url, client) as streams,
             ClientSession(streams[0], streams[1]) as session,
         ):
             await session.initialize()
@@ -142,11 +141,10 @@ def test_a_group_of_sessions(mcp_patched: Registry, mcp_stdio: StdioServer) -> N
 def test_the_timeout_of_the_session_is_the_calls(mcp_patched: Registry, mcp_http: HttpServer) -> None:
     """And with it the lease of a probe."""
     from mcp import ClientSession
-    from mcp.client import streamable_http
 
     async def run() -> None:
         async with (
-            streamable_http.streamable_http_client(mcp_http.url) as streams,
+            over_http(mcp_http.url) as streams,
             ClientSession(streams[0], streams[1], read_timeout_seconds=seconds(100)) as session,
         ):
             await session.initialize()

@@ -38,6 +38,24 @@ def seconds(value: float | None) -> Any:
     return value if value is None or LINE == 2 else timedelta(seconds=value)
 
 
+def http_function() -> str:
+    """What opens streamable HTTP: its name since 1.24, or the one before."""
+    module = importlib.import_module("mcp.client.streamable_http")
+    return "streamable_http_client" if hasattr(module, "streamable_http_client") else "streamablehttp_client"
+
+
+def over_http(url: str, client: Any = None) -> Any:
+    """Streamable HTTP by way of this client. Before 1.24 it made its own: that gets the headers and the auth."""
+    function = getattr(importlib.import_module("mcp.client.streamable_http"), http_function())
+    if function.__name__ == "streamable_http_client":
+        return function(url, http_client=client)
+    if client is None:
+        return function(url)
+    usual = {"accept", "accept-encoding", "connection", "user-agent"}
+    headers = {name: value for name, value in client.headers.items() if name not in usual}
+    return function(url, headers=headers, timeout=PATIENCE, auth=client.auth)
+
+
 # --- ways to open a session -------------------------------------------------------------------------------------------
 
 
@@ -53,13 +71,12 @@ async def _session(opening: AbstractAsyncContextManager[Any]) -> AsyncIterator[S
 @asynccontextmanager
 async def open_http(server: HttpServer, headers: Mapping[str, str] | None = None, url: str = "") -> AsyncIterator[Any]:
     """Streamable HTTP, with the handshake."""
-    from mcp.client import streamable_http
-
     library = importlib.import_module("httpx2" if LINE == 2 else "httpx")
-    async with library.AsyncClient(headers=headers, timeout=PATIENCE) as client:
-        opening = streamable_http.streamable_http_client(url or server.url, http_client=client)
-        async with _session(opening) as session:
-            yield session
+    async with (
+        library.AsyncClient(headers=headers, timeout=PATIENCE) as client,
+        _session(over_http(url or server.url, client)) as session,
+    ):
+        yield session
 
 
 def open_sse(server: HttpServer, headers: Mapping[str, str] | None = None) -> Opening:
