@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._log import fault
 from .core.events import PROBE_LAPSED, Effect, EpisodeOver, Moved, ProbeOver, Revoked
+from .core.states import CLOSED
 
 if TYPE_CHECKING:
     from .circuit import Circuit
@@ -65,11 +66,14 @@ def publish(circuit: Circuit, effects: tuple[Effect, ...], site: Any = None, cre
     if not effects:
         return
     try:
+        from ._registry import registry
         from .telemetry import emit
 
         emit.start()
         for effect in effects:
             if isinstance(effect, Moved):
+                if effect.previous_state == CLOSED:
+                    registry().seen_again(circuit)
                 emit.on_moved(circuit, effect, site, credential)
             elif isinstance(effect, EpisodeOver) and circuit.role == "availability":
                 emit.on_episode_over(circuit, effect.duration)

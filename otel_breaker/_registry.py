@@ -50,6 +50,7 @@ class Registry:
         self._circuits: dict[CircuitKey, Circuit] = {}
         self._clients: dict[str, Circuit] = {}
         self._loose: WeakSet[Circuit] = WeakSet()
+        self._evicted: WeakSet[Circuit] = WeakSet()
         self._stats: dict[str, Stats] = {}
         self._newest: dict[str, Circuit] = {}
         self._newest_loose: WeakValueDictionary[str, Circuit] = WeakValueDictionary()
@@ -84,6 +85,7 @@ class Registry:
             self._circuits = {}
             self._clients = {}
             self._loose = WeakSet()
+            self._evicted = WeakSet()
             self._newest = {}
             self._newest_loose = WeakValueDictionary()
         release()
@@ -224,6 +226,7 @@ class Registry:
         for key, circuit in list(islice(self._circuits.items(), LOOK)):
             if idle(circuit):
                 del self._circuits[key]
+                self._evicted.add(circuit)
                 if self._clients.get(key.dependency) is circuit:
                     del self._clients[key.dependency]
                 if self._newest.get(circuit.name) is circuit:
@@ -231,6 +234,13 @@ class Registry:
                 return True
             self._circuits[key] = self._circuits.pop(key)  # to the end: the next look goes on behind it
         return False
+
+    def seen_again(self, circuit: Circuit) -> None:
+        """A circuit has left closed: if it had been forgotten while a guard still held it, it is listed again."""
+        with self._lock:
+            if circuit in self._evicted and circuit.key not in self._circuits:
+                self._evicted.discard(circuit)
+                self._circuits[circuit.key] = self._newest[circuit.name] = circuit
 
     def _cap(self, name: str, own: int | None, default: int) -> int:
         if own is not None:

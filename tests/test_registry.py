@@ -384,3 +384,27 @@ def test_a_listener_that_reads_the_registry_sees_the_new_state(breaker_registry:
 
 def raise_fault() -> None:
     raise Fault
+
+
+def test_a_circuit_that_was_forgotten_while_a_guard_held_it_is_listed_again_when_it_opens(
+    manual_clock: ManualClock,
+) -> None:
+    registry = Registry(clock=manual_clock, max_circuits=1)
+    old = swap(registry)
+    try:
+
+        @otel_breaker.guard(tool="first", policy=Policy(failure_threshold=1))
+        def first(well: bool) -> None:
+            if not well:
+                raise ConnectionRefusedError
+
+        second = tool_named("second")
+        first(True)
+        second()
+        assert [circuit.name for circuit in registry] == ["second"]
+        with pytest.raises(ConnectionRefusedError):
+            first(False)
+        assert {circuit.name: circuit.state for circuit in registry} == {"first": "open", "second": "closed"}
+        assert registry.get("first") is of(first)
+    finally:
+        swap(old)
