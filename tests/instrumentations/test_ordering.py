@@ -13,7 +13,7 @@ import httpx2
 import pytest
 import requests
 from opentelemetry import trace
-from opentelemetry.instrumentation.httpx import HTTPX2ClientInstrumentor, HTTPXClientInstrumentor
+from opentelemetry.instrumentation import httpx as official
 from opentelemetry.instrumentation.requests import RequestsInstrumentor
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -38,11 +38,12 @@ def _asynchronously(library: Any) -> Callable[[str], None]:
 
 LIBRARIES: dict[str, tuple[Any, Callable[[str], Any]]] = {
     "requests": (RequestsInstrumentor, requests.get),
-    "httpx": (HTTPXClientInstrumentor, httpx.get),
-    "httpx_async": (HTTPXClientInstrumentor, _asynchronously(httpx)),
-    "httpx2": (HTTPX2ClientInstrumentor, httpx2.get),
-    "httpx2_async": (HTTPX2ClientInstrumentor, _asynchronously(httpx2)),
+    "httpx": (official.HTTPXClientInstrumentor, httpx.get),
+    "httpx_async": (official.HTTPXClientInstrumentor, _asynchronously(httpx)),
 }
+if hasattr(official, "HTTPX2ClientInstrumentor"):  # not in older releases: there is no order to get wrong
+    LIBRARIES["httpx2"] = (official.HTTPX2ClientInstrumentor, httpx2.get)
+    LIBRARIES["httpx2_async"] = (official.HTTPX2ClientInstrumentor, _asynchronously(httpx2))
 TOUCHED = [
     (requests.Session, "request"),
     (requests.Session, "send"),
