@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_venv = "yes"
 
-BETWEEN = ("3.12", "3.13")
+BETWEEN = ("3.12", "3.13", "3.14")
 NEWEST = "3.15"
 
 MCP = {
@@ -56,6 +57,11 @@ BREAKER = [
 TOOLS = sorted(
     glob.glob("tests/instrumentations/test_mcp*.py") + glob.glob("tests/instrumentations/test_langchain*.py")
 )
+LANGCHAIN = [
+    file
+    for file in sorted(glob.glob("tests/**/test_*.py", recursive=True))
+    if re.search(r"^(from|import) lang(chain|graph)", Path(file).read_text(encoding="utf-8"), re.MULTILINE)
+]
 THREADS = [one for one in BREAKER if one not in ("tests/classify", "tests/core")]
 
 
@@ -83,8 +89,13 @@ def _runs(interpreter: str) -> bool:
     return subprocess.run([interpreter, "-c", ""], capture_output=True, check=False).returncode == 0
 
 
-def _test(session: nox.Session, *tests: str, pins: tuple[str, ...] = ()) -> None:
-    session.install("--quiet", "--editable", ".[test]", *pins)
+def _test(session: nox.Session, *tests: str, pins: tuple[str, ...] = (), langchain: bool = True) -> None:
+    wanted = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]["test"]
+    if not langchain:
+        wanted = [one for one in wanted if not one.startswith(("langchain", "langgraph"))]
+        ignored = (f"--ignore={file}" for file in LANGCHAIN)  # which does nothing for one that is named
+        tests = (*(one for one in tests if one not in LANGCHAIN), *ignored, "-k", "not langchain")
+    session.install("--quiet", "--editable", ".", *wanted, *pins)
     _pytest(session, *tests)
 
 
@@ -99,7 +110,7 @@ def floors(session: nox.Session) -> None:
 
 
 @nox.session(python=sys.executable)
-@nox.parametrize("mcp", MCP)
+@nox.parametrize("mcp", list(MCP))
 def tools(session: nox.Session, mcp: str) -> None:
     """The first line of the MCP SDK, by itself and under LangChain."""
     if not TOOLS:
@@ -112,16 +123,22 @@ def tools(session: nox.Session, mcp: str) -> None:
 @nox.session(python=sys.executable)
 def at_once(session: nox.Session) -> None:
     """This interpreter, with the choices of a free-threaded build; what plays interleavings knows none of its locks."""
-    session.install("--quiet", "--editable", ".[test]")
-    _pytest(session, "-p", "tests.support.at_once", *THREADS, "--deselect=tests/test_interleavings.py")
+    _test(session, "-p", "tests.support.at_once", *THREADS, "--deselect=tests/test_interleavings.py")
 
 
-def _cpython(name: str, why: str, interpreter: str | None, brought: bool, *tests: str) -> None:
+def _cpython(
+    name: str,
+    why: str,
+    interpreter: str | None,
+    *tests: str,
+    brought: bool = False,
+    langchain: bool = True,
+) -> None:
     """A session for one more interpreter. ``brought``: CI's install step should have brought it."""
 
     def run(session: nox.Session) -> None:
         if interpreter is not None:
-            _test(session, *tests)
+            _test(session, *tests, langchain=langchain)
         elif brought and os.environ.get("CI"):
             session.error(f"{name} is not here, though .ci/newest-python should have brought it")
         else:
@@ -132,9 +149,14 @@ def _cpython(name: str, why: str, interpreter: str | None, brought: bool, *tests
 
 
 for version in BETWEEN:
-    _cpython(f"python{version}", "put one on the path, or into pyenv", _interpreter(version), False, *BREAKER)
+    _cpython(f"python{version}", "put one on the path, or into pyenv", _interpreter(version), *BREAKER)
 _cpython(
-    f"python{NEWEST}", "run .ci/newest-python on Debian, or put one on the path", _interpreter(NEWEST),
-    Path("/etc/debian_version").exists(), *BREAKER, "tests/processes",
-)  # fmt: skip
-_cpython("free-threaded", "put a python3.13t or newer on the path", _free_threaded(), False, *THREADS)
+    f"python{NEWEST}",
+    "run .ci/newest-python on Debian, or put one on the path",
+    _interpreter(NEWEST),
+    *BREAKER,
+    "tests/processes",
+    brought=Path("/etc/debian_version").exists(),
+    langchain=False,  # it needs zstandard, which has no wheel for 3.15
+)
+_cpython("free-threaded", "put a python3.13t or newer on the path", _free_threaded(), *THREADS, langchain=False)
