@@ -1,4 +1,7 @@
-"""Who holds a circuit and must look it up again when the registry is swapped or cleared."""
+"""Who holds a circuit and must look it up again when the registry is swapped or cleared.
+
+A holder has ``release()``, and ``offers()``: the alternatives of the tools that it guards, by tool.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,15 @@ def bind(holder: Any) -> None:
 
 
 def held() -> list[Any]:
-    """Every guard that lives."""
-    return list(_bound)
+    """Every holder that lives."""
+    while True:
+        try:
+            return list(_bound)
+        except RuntimeError:  # another thread has bound one meanwhile
+            continue
 
 
 def release() -> None:
-    """Make every guard look its circuit up again."""
+    """Make every holder look its circuit up again."""
     for holder in held():
         holder.release()

@@ -93,6 +93,10 @@ class Binding:
         """Forget the circuit: the registry has others now."""
         self.circuit = None
 
+    def offers(self) -> dict[str, tuple[str, ...]]:
+        """What its tool's answer offers instead."""
+        return {self.name: self.site.alternatives}
+
     def fingerprint(self) -> str | None:
         """The credential in force for this call: the guard's own, else that of `credential`."""
         return self.credential if self.credential is not None else _credentials.current()

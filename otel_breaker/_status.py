@@ -21,7 +21,7 @@ def tool_status() -> list[dict[str, Any]]:
         (empty when available), ``retry_after_ms`` (0 when available) and ``alternatives``.
     """
     told: dict[str, dict[str, Any]] = {}
-    offers = {guard.name: guard.site.alternatives for guard in held()}
+    offers = {tool: offered for holder in held() for tool, offered in holder.offers().items() if offered}
     for circuit in registry():
         for tool in list(circuit.stats.tools) or [circuit.name]:
             entry = _entry(circuit, tool, offers.get(tool) or circuit.alternatives)

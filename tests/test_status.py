@@ -8,6 +8,9 @@ import otel_breaker
 from otel_breaker import Circuit, Policy, tool_status, tool_status_block
 from otel_breaker._registry import Registry
 from otel_breaker.core.clock import ManualClock
+from otel_breaker.instrumentations._mcp_link import Link
+from otel_breaker.instrumentations._tools import Tools
+from otel_breaker.instrumentations.mcp import _Plan
 from tests.support.circuits import of, trip
 
 pytestmark = pytest.mark.usefixtures("breaker_registry")
@@ -149,3 +152,23 @@ def test_the_block_is_safe_to_paste_and_stays_small(configure: Any) -> None:
     assert all(line.startswith("- ") for line in lines[1:])
     assert not set("<>`{}\x1b") & set(block)
     assert all(len(line) <= 400 for line in lines)
+
+
+def test_the_tools_of_frameworks_and_of_mcp_servers_are_told_too(configure: Any) -> None:
+    configure(
+        circuits=[
+            {"match": {"tool": "lookup"}, "alternatives": ["ask_a_person"]},
+            {"match": {"tool": "search"}, "alternatives": ["browse"]},
+        ]
+    )
+    framework, link = Tools("langchain"), Link("stdio", "shop")
+    lookup = framework.get("lookup", "agents.lookup")
+    link.plans["search"] = plan = _Plan(link, "search")
+    plan.server.stats.used_by("search")
+    assert lookup is not None
+    trip(lookup.circuit)
+    trip(plan.server)
+    told = by_name()
+    assert (told["lookup"]["status"], told["lookup"]["alternatives"]) == ("circuit_open", ["ask_a_person"])
+    assert (told["search"]["status"], told["search"]["alternatives"]) == ("circuit_open", ["browse"])
+    assert told["search"]["reason"].startswith("mcp:shop ")

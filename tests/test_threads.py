@@ -167,7 +167,5 @@ def test_where_threads_run_at_once_every_count_is_made_under_the_lock() -> None:
 
 @pytest.mark.skipif(_threads.AT_ONCE, reason="the hot path: this build does not take it; run with the GIL")
 def test_the_hot_path_takes_no_lock() -> None:
-    assert run(WATCHED, False, 3) == {
-        "found": expected(24),
-        "outside": ["admitted", "circuit_open", "success", "time_saved"],
-    }
+    # Watching takes the one piece apart, so that counts may be lost here: only who is without a lock is asked.
+    assert run(WATCHED, False, 3)["outside"] == ["admitted", "circuit_open", "success", "time_saved"]

@@ -99,6 +99,10 @@ class Link:
         """The registry was swapped or cleared: look circuits up anew."""
         self.plans = {}
 
+    def offers(self) -> dict[str, tuple[str, ...]]:
+        """What the answers of the tools called so far offer instead, by tool."""
+        return {plan.name: plan.tool_site.alternatives for plan in list(self.plans.values())}
+
     def call_it(self, info: Any) -> None:
         """Without a transport, a server is called what it calls itself."""
         name = getattr(info, "name", None)

@@ -82,6 +82,10 @@ class Tools:
         """The registry was swapped or cleared: look circuits up anew."""
         self._known = {}
 
+    def offers(self) -> dict[str, tuple[str, ...]]:
+        """What the answers of the tools seen so far offer instead, by tool."""
+        return {tool.site.tool: tool.site.alternatives for tool in list(self._known.values()) if tool.site.tool}
+
     def get(self, name: str, identity: str, owner: Any = None, metric: str | None = None) -> Tool | None:
         """The tool of that name; ``None`` where it cannot be told: `call` then goes straight through. Never raises.
 
