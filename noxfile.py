@@ -46,13 +46,14 @@ FLOORS = (
 )
 """The oldest of everything that the package stands on."""
 
-# What depends on an interpreter or on what is installed. Left out: pages, mutants, and servers of other programs.
-BREAKER = [
-    "tests/classify",
-    "tests/core",
-    "tests/instrumentations",
+# What depends on the interpreter, on OpenTelemetry and on wrapt. ``-- tests`` runs all there is.
+PARTS = [
+    *(f"tests/instrumentations/test_{name}.py" for name in ("http_clients", "httpx", "httpx2", "ordering", "patch")),
+    *(f"tests/instrumentations/test_{name}.py" for name in ("requests", "retry_after")),
     "tests/telemetry",
-    *sorted(set(glob.glob("tests/test_*.py")) - {"tests/test_mutants.py"}),
+    *(f"tests/test_{name}.py" for name in ("activate", "circuit", "claims", "cli", "forking", "hot_path", "imports")),
+    *sorted(glob.glob("tests/test_guard_*.py")),
+    *(f"tests/test_{name}.py" for name in ("nesting", "packaging", "probe", "quota", "testing", "threads")),
 ]
 TOOLS = sorted(
     glob.glob("tests/instrumentations/test_mcp*.py") + glob.glob("tests/instrumentations/test_langchain*.py")
@@ -62,7 +63,6 @@ LANGCHAIN = [
     for file in sorted(glob.glob("tests/**/test_*.py", recursive=True))
     if re.search(r"^(from|import) lang(chain|graph)", Path(file).read_text(encoding="utf-8"), re.MULTILINE)
 ]
-THREADS = [one for one in BREAKER if one not in ("tests/classify", "tests/core")]
 
 
 def _free_threaded() -> str | None:
@@ -89,24 +89,27 @@ def _runs(interpreter: str) -> bool:
     return subprocess.run([interpreter, "-c", ""], capture_output=True, check=False).returncode == 0
 
 
-def _test(session: nox.Session, *tests: str, pins: tuple[str, ...] = (), langchain: bool = True) -> None:
+def _test(
+    session: nox.Session,
+    *tests: str,
+    options: tuple[str, ...] = (),
+    pins: tuple[str, ...] = (),
+    langchain: bool = True,
+) -> None:
+    tests = (*(session.posargs or tests), *options)
     wanted = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]["test"]
     if not langchain:
         wanted = [one for one in wanted if not one.startswith(("langchain", "langgraph"))]
         ignored = (f"--ignore={file}" for file in LANGCHAIN)  # which does nothing for one that is named
         tests = (*(one for one in tests if one not in LANGCHAIN), *ignored, "-k", "not langchain")
     session.install("--quiet", "--editable", ".", *wanted, *pins)
-    _pytest(session, *tests)
-
-
-def _pytest(session: nox.Session, *tests: str) -> None:
-    session.run("python", "-m", "pytest", "--quiet", *(session.posargs or tests), env={"OTEL_BREAKER_REQUIRE": None})
+    session.run("python", "-m", "pytest", "--quiet", *tests)
 
 
 @nox.session(python=sys.executable)
 def floors(session: nox.Session) -> None:
     """The oldest OpenTelemetry, wrapt and clients that are supported."""
-    _test(session, *BREAKER, pins=FLOORS)
+    _test(session, *PARTS, pins=FLOORS)
 
 
 @nox.session(python=sys.executable)
@@ -117,13 +120,13 @@ def tools(session: nox.Session, mcp: str) -> None:
         session.skip("no tests of MCP or LangChain yet")
     # pydantic-settings says so of the servers of the first line.
     warned = "-Wignore:Field 'lifespan' has an incomplete definition"
-    _test(session, *TOOLS, "tests/test_claims.py", warned, *MCP[mcp], pins=(f"mcp=={mcp}",))
+    _test(session, *TOOLS, "tests/test_claims.py", options=(warned, *MCP[mcp]), pins=(f"mcp=={mcp}",))
 
 
 @nox.session(python=sys.executable)
 def at_once(session: nox.Session) -> None:
-    """This interpreter, with the choices of a free-threaded build; what plays interleavings knows none of its locks."""
-    _test(session, "-p", "tests.support.at_once", *THREADS, "--deselect=tests/test_interleavings.py")
+    """This interpreter, with the choices of a free-threaded build."""
+    _test(session, *PARTS, options=("-p", "tests.support.at_once"))
 
 
 def _cpython(
@@ -149,14 +152,14 @@ def _cpython(
 
 
 for version in BETWEEN:
-    _cpython(f"python{version}", "put one on the path, or into pyenv", _interpreter(version), *BREAKER)
+    _cpython(f"python{version}", "put one on the path, or into pyenv", _interpreter(version), *PARTS)
 _cpython(
     f"python{NEWEST}",
     "run .ci/newest-python on Debian, or put one on the path",
     _interpreter(NEWEST),
-    *BREAKER,
+    *PARTS,
     "tests/processes",
     brought=Path("/etc/debian_version").exists(),
     langchain=False,  # it needs zstandard, which has no wheel for 3.15
 )
-_cpython("free-threaded", "put a python3.13t or newer on the path", _free_threaded(), *THREADS, langchain=False)
+_cpython("free-threaded", "put a python3.13t or newer on the path", _free_threaded(), *PARTS, langchain=False)

@@ -90,7 +90,9 @@ def test_settings_choose(rows: Any, given: dict[str, Any], guarded: bool) -> Non
 def test_the_report(patched: Any) -> None:
     found = {row.library: row for row in _patch.report()}
     assert set(found) == {row.library for row in _table.TARGETS}
-    assert all(row.supported and row.version and not row.missing for row in found.values())
+    installed = {name: row for name, row in found.items() if row.version}
+    assert set(installed) >= {"requests", "httpx", "httpx2"}  # not every interpreter has the frameworks
+    assert all(row.supported and not row.missing for row in installed.values())
     assert found["requests"].patched[:2] == ("Session.request", "HTTPAdapter.send")
     assert len(found["httpx"].patched) == 4
     _patch.remove()
