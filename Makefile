@@ -18,7 +18,7 @@ test: $(VENV)/.dev
 # Other interpreters, and other versions of what the package stands on. ARGS: -s NAME, --list.
 matrix: $(VENV)/.dev
 	.ci/newest-python
-	$(BIN)/nox $(ARGS)
+	$(BIN)/python .ci/matrix $(BIN)/nox $(ARGS)
 
 demo: $(VENV)/.package
 	$(BIN)/otel-breaker demo
