@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,9 @@ from otel_breaker.testing import RecordingListener
 from tests.support.faults import FaultServer, Script, fault_server
 
 pytest_plugins = ["tests.support.skips"]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a run in the background: its programs would ignore Ctrl-C, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
