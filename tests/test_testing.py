@@ -54,9 +54,9 @@ def suite(folder: Path, *options: str, test: str | None = None, **variables: str
     """A user's suite, run by pytest in a process and a folder of its own."""
     if test is not None:
         (folder / "test_it.py").write_text(test, encoding="utf-8")
+    alone = ["-p", "no:cacheprovider", "-p", "no:langsmith_plugin"]  # LangChain brings a plugin that imports half of it
     return run(
-        sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(folder), *options, str(folder),
-        **variables,
+        sys.executable, "-m", "pytest", *alone, "--rootdir", str(folder), *options, str(folder), **variables
     )  # fmt: skip
 
 
@@ -465,7 +465,7 @@ def test_it():
     assert ours == {"otel_breaker", "otel_breaker._version", "otel_breaker.pytest_plugin"} | by_start_file
     assert not {"opentelemetry", "wrapt", "pydantic", "yaml"} & set(sys.modules)
 """
-    done = suite(tmp_path, "--strict-markers", "-W", "error", "-p", "no:langsmith_plugin", test=test)
+    done = suite(tmp_path, "--strict-markers", "-W", "error", test=test)
     assert outcomes(done) == {"passed": 1}, done.stdout
 
 
